@@ -1,0 +1,254 @@
+"""The command line: parse, call lineage, print."""
+
+import json
+import os
+import platform
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn, TypeVar
+
+import click
+
+import lineage
+from lineage.errors import LineageError, ResourceError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+EXIT_CODES = """\b
+Exit codes
+  0    done, and what was asked for is true
+  1    a fault of lineage itself
+  2    wrong use; the output exists; a pickle that was not allowed
+  3    the check ran and the answer is no
+  4    the source cannot be obtained: network, offline, not found
+  5    no access: gated, private, bad token
+  6    an architecture, or an option of its config, that is not described
+  7    a damaged file: cut, LFS pointer, bad header, checksum
+  8    not enough disk, memory or device
+  9    tensors do not fit; or the reference did not load truly
+  130  interrupted; a partial output was removed
+"""
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}, epilog=EXIT_CODES)
+@click.version_option(lineage.__version__, prog_name="lineage")
+def cli() -> None:
+    """Convert transformer checkpoints to unified modules, prove the result, and show what they are made of."""
+
+
+def say(lines: Iterable[str]) -> None:
+    """Print lines to stdout; a reader that has gone away is no error."""
+    from lineage.render.text import plain
+
+    try:
+        for line in lines:
+            print(plain(line, sys.stdout.encoding or "utf-8"))
+        sys.stdout.flush()
+    except (BrokenPipeError, ValueError, OSError):
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (kept open until exit, so that the flush there finds it)
+
+
+def say_json(data: Mapping[str, Any]) -> None:
+    """Print one JSON document to stdout."""
+    say([json.dumps(data, indent=2, ensure_ascii=True)])
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
+
+
+def source_options(function: Function) -> Function:
+    """The options by which a public checkpoint is found and read."""
+    for option in reversed(
+        (
+            click.option("--revision", help="Branch, tag or commit of a hub repository."),
+            click.option("--token", envvar="HF_TOKEN", help="Hub token (default: the stored one)."),
+            click.option("--cache-dir", type=click.Path(path_type=Path), help="Where hub files are kept."),
+            click.option("--offline", is_flag=True, help="Use cached and local files alone."),
+            click.option(
+                "--allow-pickle", is_flag=True, help="Read pytorch_model.bin, with torch's weights-only reader."
+            ),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+def where(revision: str | None, token: str | None, cache_dir: Path | None, offline: bool) -> dict[str, Any]:
+    """The same options as the Python functions name them."""
+    return {"revision": revision, "token": token, "cache_dir": cache_dir, "local_files_only": offline}
+
+
+@cli.command()
+@click.argument("model")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Where to write (default: NAME-lineage).")
+@click.option(
+    "--verify",
+    type=click.Choice(["full", "none"]),
+    default="full",
+    show_default=True,
+    help="Compare with transformers.",
+)
+@click.option("--force", is_flag=True, help="Replace an output that lineage made, once the new one is complete.")
+@click.option("--strict", is_flag=True, help="Refuse config keys that the reference does not know either.")
+@source_options
+@json_option
+def convert(
+    model: str, output: Path | None, verify: str, force: bool, strict: bool, revision: str | None, token: str | None,
+    cache_dir: Path | None, offline: bool, allow_pickle: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Convert MODEL and compare it with the reference.
+
+    MODEL is a hub id (ORG/NAME or ORG/NAME@REVISION), a directory, or a weights file beside its config.json. The
+    output is a directory with model.safetensors under unified names, lineage.json (the record) and source/ (config and
+    tokenizer, untouched). It appears whole or not at all.
+    """
+    from lineage.render import text
+
+    done = lineage.convert(
+        model, output, verify=verify == "full", force=force, strict=strict, allow_pickle=allow_pickle,
+        **where(revision, token, cache_dir, offline),
+    )  # fmt: skip
+    if as_json:
+        say_json({"schema": "lineage.convert/1", "output": str(done.output), "manifest": done.manifest,
+                  "report": done.report.to_dict() if done.report else None})  # fmt: skip
+    else:
+        verdict = "converted" if not done.report else "verified" if done.report.passed else "NOT EQUAL"
+        say([*text.converted(done), *(done.report.lines() if done.report else []), f"{verdict} {done.output}/"])
+    if done.report:
+        _judge(done.report)
+
+
+@cli.command()
+@click.argument("model")
+@click.option(
+    "--against", default="transformers", show_default=True, help="The reference's checkpoint: a hub id or directory."
+)
+@click.option(
+    "--rtol", type=click.FloatRange(min=0), help="Limit on the fp32 relative difference (default: measured noise)."
+)
+@source_options
+@json_option
+def verify(
+    model: str, against: str, rtol: float | None, revision: str | None, token: str | None, cache_dir: Path | None,
+    offline: bool, allow_pickle: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Compare MODEL, converted or not, with transformers, level by level.
+
+    A converted directory needs nothing else: its mapping is undone, the result must be the source's tensors bit for
+    bit, and transformers is given those. Exit code 3 if they differ; the components at fault are named.
+    """
+    report = lineage.verify(
+        model, against, rtol=rtol, allow_pickle=allow_pickle, **where(revision, token, cache_dir, offline)
+    )
+    if as_json:
+        say_json(report.to_dict())
+    else:
+        say([*report.lines(), f"{'verified' if report.passed else 'NOT EQUAL'} {model}   against {report.against}"])
+    _judge(report)
+
+
+def _judge(report: Any) -> None:
+    if not report.passed:
+        raise click.exceptions.Exit(report.exit_code)
+
+
+@cli.command()
+@click.argument("what")
+@click.option("--tensors", is_flag=True, help="List every tensor, with its source where there is one.")
+@source_options
+@json_option
+def show(
+    what: str, tensors: bool, revision: str | None, token: str | None, cache_dir: Path | None, offline: bool,
+    allow_pickle: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Show what a model is made of.
+
+    WHAT is a spec's name (see `lineage families`), a directory or its config.json, or a hub id. spec:NAME and hf://NAME
+    say which is meant.
+    """
+    from lineage.checkpoint.source import Access
+    from lineage.describe import describe
+    from lineage.render import text
+
+    found = describe(what, Access(revision, token, cache_dir, offline), allow_pickle)
+    say_json(found.to_dict()) if as_json else say(text.show(found, tensors))
+
+
+@cli.command()
+@click.argument("name", required=False)
+@json_option
+def families(name: str | None, as_json: bool) -> None:
+    """List what is known: specs, their sizes, and the public model types that are understood."""
+    from lineage import catalog
+    from lineage.render import text
+
+    if name and name not in catalog.families():
+        raise catalog.unknown(name, catalog.families())
+    found = catalog.summary(name)
+    say_json({"schema": "lineage.families/1", "families": found}) if as_json else say(text.family_list(found))
+
+
+@cli.command()
+@json_option
+def env(as_json: bool) -> None:
+    """Print the versions and the machine, for a report of a fault."""
+    from lineage.conversion import versions
+    from lineage.render import text
+
+    found = {**versions(), "platform": platform.platform(), "cpus": os.cpu_count(), "encoding": sys.stdout.encoding}
+    say_json({"schema": "lineage.env/1", **found}) if as_json else say(text.environment(found))
+
+
+def _terminated(number: int, frame: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + number)
+
+
+def _complain(error: LineageError) -> None:
+    """An error as text on stderr, or as JSON on stdout where that was asked for."""
+    if "--json" in sys.argv:
+        say_json({"error": error.to_dict()})
+        return
+    from lineage.render.text import plain
+
+    lines = [f"error[{error.code}]: {error.message} (exit {error.exit_code})", *(f"  {fact}" for fact in error.facts)]
+    if error.hint:
+        lines.append(f"help: {error.hint}")
+    for line in lines:
+        click.echo(plain(line, sys.stderr.encoding or "utf-8"), err=True)
+
+
+def main() -> None:
+    """Run the command line; every outcome has its exit code (see `lineage --help`)."""
+    signal.signal(signal.SIGTERM, _terminated)
+    try:
+        code = cli(standalone_mode=False) or 0
+    except LineageError as error:
+        _complain(error)
+        code = error.exit_code
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("interrupted; nothing was left half-written", err=True)
+        code = 130
+    except MemoryError:
+        _complain(ResourceError("not enough memory"))
+        code = ResourceError.exit_code
+    except Exception as error:
+        code = 1
+        if os.environ.get("LINEAGE_DEBUG"):
+            traceback.print_exc()
+        _complain(
+            LineageError(
+                f"{type(error).__name__}: {str(error)[:200]}", hint="a fault of lineage; LINEAGE_DEBUG=1 shows where"
+            )
+        )
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

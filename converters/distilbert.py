@@ -1,0 +1,70 @@
+"""Hugging Face's spelling of DistilBERT: BERT without segments, with shorter names."""
+
+from lineage.config import Choice, Flag, Inert, Size, inert
+from lineage.rules import Copy, Dialect, Find, Reference, Rule, Tap
+
+from .bert import EMBED, POSITION_IDS, SPELLINGS
+from .common import ACTIVATIONS, COMMON, PADDING
+
+LAYER, BLOCK = "{base}transformer.layer.{i}.", "blocks.{i}."
+
+HUGGINGFACE = Dialect(
+    spec="bert",
+    model_types=("distilbert",),
+    prefixes=("distilbert.", ""),
+    config=(
+        *COMMON,
+        PADDING,
+        Size("vocab_size", "vocab", 30522),
+        Size("dim", "width", 768, ("hidden_size",)),
+        Size("n_layers", "layers", 6, ("num_hidden_layers",), most=4096),
+        Size("n_heads", "heads", 12, ("num_attention_heads",)),
+        Size("hidden_dim", "mlp_width", 3072),
+        Size("max_position_embeddings", "context", 512),
+        Choice("activation", "activation", "gelu", names=ACTIVATIONS),
+        Flag("tie_word_embeddings", "tied", True),
+        Inert("sinusoidal_pos_embds", "how the table of positions was first filled"),
+        Inert("tie_weights_", "a note of old versions: tie_word_embeddings decides"),
+        *inert("training only", "dropout", "attention_dropout", "qa_dropout", "seq_classif_dropout"),
+    ),
+    fixed={"segments": None, "eps": 1e-12},
+    finds=(Find("vocab_", "head"),),
+    tensors=(
+        Rule(EMBED + "word_embeddings.weight", "embed.tokens.weight"),
+        Rule(EMBED + "position_embeddings.weight", "embed.positions.weight"),
+        Rule(EMBED + "LayerNorm.{p}", "embed.norm.{p}"),
+        Rule(LAYER + "attention.q_lin.{p}", BLOCK + "attention.body.q.{p}"),
+        Rule(LAYER + "attention.k_lin.{p}", BLOCK + "attention.body.k.{p}"),
+        Rule(LAYER + "attention.v_lin.{p}", BLOCK + "attention.body.v.{p}"),
+        Rule(LAYER + "attention.out_lin.{p}", BLOCK + "attention.body.o.{p}"),
+        Rule(LAYER + "sa_layer_norm.{p}", BLOCK + "attention.norm_sum.{p}"),
+        Rule(LAYER + "ffn.lin1.{p}", BLOCK + "mlp.body.up.{p}"),
+        Rule(LAYER + "ffn.lin2.{p}", BLOCK + "mlp.body.down.{p}"),
+        Rule(LAYER + "output_layer_norm.{p}", BLOCK + "mlp.norm_sum.{p}"),
+        Rule("vocab_transform.{p}", "head.transform.dense.{p}"),
+        Rule("vocab_layer_norm.{p}", "head.transform.norm.{p}"),
+        Rule("vocab_projector.weight", "head.weight"),
+        Rule("vocab_projector.bias", "head.bias"),
+    ),
+    copies=(Copy("vocab_projector.weight", of=EMBED + "word_embeddings.weight", argument="tied"),),
+    drops=(POSITION_IDS,),
+    taps=(
+        Tap(EMBED[:-1], "embed"),
+        Tap(
+            LAYER + "attention.out_lin",
+            BLOCK + "attention.body.product",
+            at="input",
+            feeds=tuple(BLOCK + f"attention.body.{x}" for x in "qkv"),
+        ),
+        Tap(LAYER + "attention", BLOCK + "attention.body"),
+        Tap(LAYER + "ffn", BLOCK + "mlp.body"),
+        Tap("vocab_projector", "head", entry="vocab_transform"),
+        Tap(LAYER + "ffn.activation", BLOCK + "mlp.body.act"),
+        Tap(LAYER[:-1], BLOCK[:-1]),
+    ),
+    spellings=SPELLINGS,
+    references=(
+        Reference("DistilBertForMaskedLM", ("head",), {"logits": "logits"}),
+        Reference("DistilBertModel", (), {"hidden": "last_hidden_state"}),
+    ),
+)

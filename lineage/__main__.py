@@ -1,0 +1,5 @@
+"""`python -m lineage`."""
+
+from lineage.cli import main
+
+main()

@@ -1,0 +1,123 @@
+"""Finds specs and converters: ours in `lineage.specs` and `lineage.converters`, others' through entry points.
+
+A package outside offers a family by the entry-point groups ``lineage.specs`` and ``lineage.converters``, each entry a
+module of the same form as ours. Nobody imports a spec or a converter by name.
+"""
+
+import difflib
+import pkgutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from types import ModuleType
+from typing import Any
+
+from lineage.components import Model
+from lineage.errors import ArchitectureError, UsageError
+from lineage.rules import Dialect
+
+
+@dataclass(frozen=True)
+class Family:
+    """A spec's function with what its file says about it. published: a size's name -> the function's arguments."""
+
+    name: str
+    function: Callable[..., Model]
+    year: int
+    paper: str
+    parent: str | None
+    published: Mapping[str, Mapping[str, Any]]
+    about: str
+
+
+def _modules(group: str) -> Iterator[tuple[str, ModuleType]]:
+    package = import_module(group)
+    for info in pkgutil.iter_modules(package.__path__):
+        yield info.name, import_module(f"{group}.{info.name}")
+    for entry in entry_points(group=group):
+        yield entry.name, entry.load()
+
+
+@cache
+def families() -> Mapping[str, Family]:
+    """Every spec, by name."""
+    return {
+        name: Family(
+            name, getattr(m, name), m.YEAR, m.PAPER, m.PARENT, m.PUBLISHED, (m.__doc__ or "").strip().splitlines()[0]
+        )
+        for name, m in _modules("lineage.specs")
+    }
+
+
+@cache
+def dialects() -> Mapping[str, Dialect]:
+    """Every converter, by the model_type that it reads."""
+    found = [
+        value for _, m in _modules("lineage.converters") for value in vars(m).values() if isinstance(value, Dialect)
+    ]
+    return {model_type: dialect for dialect in found for model_type in dialect.model_types}
+
+
+@cache
+def published() -> Mapping[str, tuple[Family, Mapping[str, Any]]]:
+    """Every published size, by name."""
+    return {size: (family, arguments) for family in families().values() for size, arguments in family.published.items()}
+
+
+def spec(name: str, **arguments: Any) -> Model:
+    """The architecture of a family or of one of its published sizes, with some arguments changed.
+
+    Raises UsageError for a name that is not known, ArchitectureError for arguments that contradict each other.
+    """
+    if name not in published():
+        raise unknown(name, published())
+    family, defaults = published()[name]
+    return family.function(**{**defaults, **arguments})
+
+
+def unknown(name: str, known: Mapping[str, Any]) -> UsageError:
+    """The refusal of a spec's name, with the nearest known one."""
+    near = difflib.get_close_matches(name, known, n=1)
+    return UsageError(
+        f"no spec or model {name!r}." + (f" Did you mean {near[0]!r}?" if near else ""),
+        hint="lineage families lists what is known",
+    )
+
+
+def dialect(model_type: object, architectures: object = None) -> Dialect:
+    """The converter for a config's model_type. Raises ArchitectureError if there is none."""
+    if not isinstance(model_type, str):
+        raise ArchitectureError(
+            "config.json: no model_type"
+            if model_type is None
+            else f"config.json: model_type is {model_type!r}, not a name",
+            hint="is this a transformers checkpoint? its config.json names its model_type",
+        )
+    if model_type not in dialects():
+        near = difflib.get_close_matches(model_type, dialects(), n=1)
+        raise ArchitectureError(
+            f"model_type {model_type[:80]!r} has no converter",
+            facts=[f"known     {', '.join(sorted(dialects()))}", *([f"nearest   {near[0]}"] if near else [])],
+            hint="describe it in two short files: docs/add-a-family.md",
+            context={"model_type": model_type[:80], "architectures": architectures},
+        )
+    return dialects()[model_type]
+
+
+def summary(name: str | None = None) -> list[dict[str, Any]]:
+    """What is known of each family, or of one, oldest first."""
+    return [
+        {
+            "name": family.name,
+            "year": family.year,
+            "paper": family.paper,
+            "parent": family.parent,
+            "about": family.about,
+            "sizes": list(family.published),
+            "model_types": [kind for kind, dialect in dialects().items() if dialect.spec == family.name],
+        }
+        for family in sorted(families().values(), key=lambda one: one.year)
+        if name in (None, family.name)
+    ]

@@ -1,0 +1,85 @@
+"""PyTorch's pickled checkpoints (pytorch_model.bin): read with `weights_only=True`, after a look at the archive.
+
+A pickle is a program; torch's restricted reader runs only what rebuilds tensors. Even so it is used only when the
+user allows it. Deflated members (which may unfold to any size) are refused before.
+"""
+
+import logging
+import warnings
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lineage.errors import FileDamaged
+
+if TYPE_CHECKING:
+    import torch
+
+# torch's name -> safetensors' name
+DTYPES = {
+    "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32",
+    "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2",
+}  # fmt: skip
+
+
+def read_pickle(path: Path) -> "dict[str, torch.Tensor]":
+    """The tensors of one file, memory-mapped where its form allows. Raises FileDamaged; never runs its code."""
+    import torch
+
+    zipped = _check_archive(path)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of old storage classes
+            logging.getLogger("torch").setLevel(logging.ERROR)
+            found = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped or None)
+    except RecursionError:
+        raise FileDamaged(f"{path.name}: a pickle nested too deep") from None
+    except Exception as error:  # whatever a malformed or hostile pickle provokes, it is the file's fault
+        reason = " ".join(str(error).split())[:160]
+        raise FileDamaged(
+            f"{path.name}: not a plain checkpoint of tensors, and refused unread ({reason})",
+            hint="ask its author for safetensors; code inside it was not run",
+        ) from None
+    return _tensors_alone(path, found)
+
+
+def _check_archive(path: Path) -> bool:
+    """Whether the file is a zip archive; its members must be stored, not deflated."""
+    try:
+        head = path.open("rb").read(8)
+        if head.startswith(b"version "):
+            raise FileDamaged(f"{path.name} is a Git LFS pointer, not weights", hint="git lfs pull")
+        if not zipfile.is_zipfile(path):
+            return False
+        members = zipfile.ZipFile(path).infolist()
+    except (OSError, zipfile.BadZipFile) as error:
+        raise FileDamaged(f"{path.name}: cannot be read ({error})") from None
+    packed = [member.filename for member in members if member.compress_type != zipfile.ZIP_STORED]
+    if packed or sum(member.file_size for member in members) > path.stat().st_size:
+        raise FileDamaged(f"{path.name}: a deflated archive, which torch does not write; refused unread")
+    return True
+
+
+def _tensors_alone(path: Path, found: object) -> "dict[str, torch.Tensor]":
+    import torch
+
+    if not isinstance(found, dict):
+        raise FileDamaged(f"{path.name}: holds a {type(found).__name__}, expected a map of names to tensors")
+    odd = [
+        str(name)[:60]
+        for name, value in found.items()
+        if not isinstance(name, str) or not isinstance(value, torch.Tensor)
+    ]
+    if odd:
+        raise FileDamaged(
+            f"{path.name}: {len(odd)} entries are not tensors: {', '.join(odd[:5])}",
+            hint="a training checkpoint? save its model's state_dict alone",
+        )
+    for name, value in found.items():
+        if (
+            value.layout is not torch.strided
+            or value.is_quantized
+            or str(value.dtype).removeprefix("torch.") not in DTYPES
+        ):
+            raise FileDamaged(f"{path.name}: {name[:200]} is not a plain dense tensor")
+    return found

@@ -1,0 +1,129 @@
+"""The headers of safetensors files, read strictly, with the byte range of each tensor.
+
+The `safetensors` library gives tensors, not byte ranges, and takes some files that the format forbids; converting by
+ranges and refusing what is malformed needs the header itself. Format: 8 bytes of length N (little endian), N bytes of
+JSON {name: {dtype, shape, data_offsets}}, then the data, without holes or overlaps.
+"""
+
+import json
+import math
+import os
+import stat
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lineage.components import Shape
+from lineage.errors import FileDamaged
+
+HEADER_LIMIT = 100_000_000  # bytes; the format's own cap
+BITS = {
+    "BOOL": 8, "U8": 8, "I8": 8, "U16": 16, "I16": 16, "F16": 16, "BF16": 16, "U32": 32, "I32": 32, "F32": 32,
+    "U64": 64, "I64": 64, "F64": 64, "C64": 64, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8,
+    "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """Where a tensor lies. start: its first byte in the file."""
+
+    path: Path
+    dtype: str
+    shape: Shape
+    start: int
+    size: int
+
+
+def read_header(path: Path) -> dict[str, Tensor]:
+    """The tensors of one file. Raises FileDamaged, saying what is wrong with it."""
+    try:
+        return _read_header(path)
+    except RecursionError:
+        raise FileDamaged(f"{path.name}: the header is nested too deep") from None
+    except OSError as error:
+        raise FileDamaged(f"{path.name}: cannot be read ({error.strerror})") from error
+
+
+def _read_header(path: Path) -> dict[str, Tensor]:
+    with open(path, "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise FileDamaged(f"{path.name}: not a regular file")
+        length = _header_length(path, status.st_size, file.read(8))
+        raw = file.read(length)
+    if not raw.startswith(b"{"):
+        raise FileDamaged(f"{path.name}: the header does not begin with an object")
+    try:
+        header = json.loads(raw.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
+    except ValueError as error:
+        raise FileDamaged(f"{path.name}: the header is not JSON ({str(error)[:80]})") from None
+    metadata = header.pop("__metadata__", None) or {}
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise FileDamaged(f"{path.name}: __metadata__ is not a map of strings")
+    tensors = {name: _tensor(path, name, entry, 8 + length) for name, entry in header.items()}
+    _check_coverage(path, tensors, 8 + length, status.st_size)
+    return tensors
+
+
+def _header_length(path: Path, size: int, first: bytes) -> int:
+    if len(first) < 8:
+        raise FileDamaged(f"{path.name} is cut short: {size} bytes, and a safetensors header alone takes 8")
+    if first.startswith(b"version "):
+        raise FileDamaged(
+            f"{path.name} is a Git LFS pointer ({size} bytes), not weights",
+            hint="git lfs pull   — or —   hf download ORG/MODEL --local-dir DIR",
+        )
+    length = int.from_bytes(first, "little")
+    if not 2 <= length <= HEADER_LIMIT:
+        raise FileDamaged(f"{path.name}: not a safetensors file (a header of {length:,} bytes)")
+    if length > size - 8:
+        raise FileDamaged(f"{path.name} is cut short: a header of {length:,} bytes, a file of {size:,}")
+    return length
+
+
+def _unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    pairs = list(pairs)
+    names = dict(pairs)
+    if len(names) != len(pairs):
+        raise ValueError("a name stands twice")
+    return names
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _tensor(path: Path, name: str, entry: Any, data: int) -> Tensor:
+    def wrong(what: str) -> FileDamaged:
+        return FileDamaged(f"{path.name}: {json.dumps(name)[:200]}: {what}")
+
+    if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
+        raise wrong("an entry needs exactly dtype, shape and data_offsets")
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if not isinstance(dtype, str) or dtype not in BITS:
+        raise wrong(f"dtype {json.dumps(dtype)[:40]} is not known")
+    if not isinstance(shape, list) or not all(type(n) is int and 0 <= n < 2**63 for n in shape):
+        raise wrong("shape is not a list of whole numbers")
+    if not isinstance(offsets, list) or len(offsets) != 2 or not all(type(n) is int and n >= 0 for n in offsets):
+        raise wrong("data_offsets are not two whole numbers")
+    bits = (0 if 0 in shape else math.prod(shape)) * BITS[dtype]
+    if bits != 8 * (offsets[1] - offsets[0]):
+        raise wrong(f"{dtype} {json.dumps(shape)[:80]} does not take the {offsets[1] - offsets[0]:,} bytes of its span")
+    return Tensor(path, dtype, tuple(shape), data + offsets[0], offsets[1] - offsets[0])
+
+
+def _check_coverage(path: Path, tensors: Mapping[str, Tensor], data: int, size: int) -> None:
+    end = data
+    for name, tensor in sorted(tensors.items(), key=lambda item: (item[1].start, item[1].size)):
+        if tensor.start != end:
+            kind = "overlaps another" if tensor.start < end else "leaves unused bytes before it"
+            raise FileDamaged(f"{path.name}: tensor {json.dumps(name)[:200]} {kind}")
+        end = tensor.start + tensor.size
+    if end > size:
+        raise FileDamaged(
+            f"{path.name} is cut short", facts=[f"header promises {end:,} bytes, file has {size:,} ({size / end:.1%})"]
+        )
+    if end < size:
+        raise FileDamaged(f"{path.name}: {size - end:,} bytes after the last tensor")

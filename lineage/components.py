@@ -1,0 +1,280 @@
+"""The vocabulary: what a transformer is made of, as frozen values.
+
+A component says everything about its part of the model; nothing is decided later. Each field is a *size* (a
+dimension: two sizes of one family differ in sizes alone) or a *choice* (a design decision). A component also
+knows the tensors it owns, as shapes, so that counts, plans and modules all follow from the one value.
+
+Widths: the residual stream's width is the embedding's; every component is told the width it works on.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, dataclass_transform
+
+from lineage.errors import ArchitectureError
+
+Shape = tuple[int, ...]
+
+ACTIVATIONS = ("gelu", "gelu_new", "gelu_tanh", "relu", "silu")
+"""gelu: exact (erf; Hendrycks & Gimpel 2016, eq. 1). gelu_new and gelu_tanh: its tanh approximation (eq. 2), written
+out as GPT-2 did and as one kernel: the same function, rounded differently. relu: max(0, x). silu: x·σ(x)."""
+
+
+def size(**options: Any) -> Any:
+    """Declare a field that is a dimension."""
+    return field(metadata={"role": "size"}, **options)
+
+
+def choice(**options: Any) -> Any:
+    """Declare a field that is a design decision."""
+    return field(metadata={"role": "choice"}, **options)
+
+
+def head_width(width: int, heads: int) -> int:
+    """The width of one head when the heads share the model's width evenly.
+
+    Raises ArchitectureError when they do not.
+    """
+    if heads < 1 or width % heads:
+        raise ArchitectureError(
+            f"heads {heads} does not divide width {width}", context={"arguments": ["heads", "width"]}
+        )
+    return width // heads
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(size, choice, field))
+class Component:
+    """The base of the vocabulary. Its subclasses are final, frozen dataclasses, known by their class name."""
+
+    kinds: ClassVar[dict[str, type["Component"]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, kw_only=True)(cls)
+        Component.kinds[cls.__name__] = cls
+
+    def __post_init__(self) -> None:
+        for f in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, f.name)
+            if f.metadata.get("role") == "size" and (not isinstance(value, int) or value < 1):
+                raise ArchitectureError(
+                    f"{type(self).__name__}: {f.name} must be a whole number of at least 1, not {value!r}",
+                    context={"arguments": [f.name]},
+                )
+        self.check()
+
+    def check(self) -> None:
+        """Raise ArchitectureError if the values contradict each other."""
+
+    def tensors(self, width: int) -> Mapping[str, Shape]:
+        """The tensors that this component itself owns (its children's apart): name -> shape."""
+        return {}
+
+    def child_width(self, child: str, width: int) -> int:
+        """The width that a child works on, when this component works on `width`."""
+        return width
+
+
+def dense(name: str, wide_out: int, wide_in: int, bias: bool) -> dict[str, Shape]:
+    """The tensors of a linear map y = W x + b: W is [out, in]."""
+    weight: dict[str, Shape] = {f"{name}.weight": (wide_out, wide_in)}
+    return weight | ({f"{name}.bias": (wide_out,)} if bias else {})
+
+
+def check_activation(name: str) -> None:
+    """Raise ArchitectureError unless the name is one of ACTIVATIONS."""
+    if name not in ACTIVATIONS:
+        raise ArchitectureError(
+            f"activation {name!r} is not one of {', '.join(ACTIVATIONS)}", context={"arguments": ["activation"]}
+        )
+
+
+class LayerNorm(Component):
+    """(x - mean) / √(variance + eps) · weight + bias, over the last axis (Ba et al. 2016, eq. 4)."""
+
+    eps: float = choice()
+    bias: bool = choice(default=True)
+
+    def check(self) -> None:
+        if not 0 <= self.eps < math.inf:
+            raise ArchitectureError(
+                f"LayerNorm: eps {self.eps!r} is negative or not finite", context={"arguments": ["eps"]}
+            )
+
+    def tensors(self, width: int) -> Mapping[str, Shape]:
+        return {"weight": (width,)} | ({"bias": (width,)} if self.bias else {})
+
+
+class Causal(Component):
+    """A token attends to itself and to those before it."""
+
+
+class Bidirectional(Component):
+    """A token attends to all tokens."""
+
+
+class Consecutive(Component):
+    """Position ids 0, 1, 2, … by place, padding or not."""
+
+
+class SkipPadding(Component):
+    """Position ids that count tokens other than `pad`, from pad + 1 on; every `pad` itself has id `pad` (fairseq)."""
+
+    pad: int = choice()
+
+
+class LearnedPositions(Component):
+    """A table of position vectors, added to the token's (Gehring et al. 2017)."""
+
+    length: int = size()
+    ids: Consecutive | SkipPadding = choice(default_factory=Consecutive)
+
+    def tensors(self, width: int) -> Mapping[str, Shape]:
+        return {"weight": (self.length, width)}
+
+
+class Segments(Component):
+    """A table of segment vectors: which of the sentences a token belongs to (Devlin et al. 2018, fig. 2)."""
+
+    count: int = size()
+
+    def tensors(self, width: int) -> Mapping[str, Shape]:
+        return {"weight": (self.count, width)}
+
+
+class Embed(Component):
+    """Tokens to vectors: token + segment + position, then a norm."""
+
+    vocab: int = size()
+    width: int = size()
+    positions: LearnedPositions | None = choice(default=None)
+    segments: Segments | None = choice(default=None)
+    norm: LayerNorm | None = choice(default=None)
+
+    def tensors(self, width: int) -> Mapping[str, Shape]:
+        return {"tokens.weight": (self.vocab, self.width)}
+
+
+class Attention(Component):
+    """Multi-head attention, softmax(q kᵀ · scale + mask) v (Vaswani et al. 2017, eq. 1).
+
+    scale: None is 1/√head_width.
+    """
+
+    heads: int = size()
+    kv_heads: int = size()
+    head_width: int = size()
+    mask: Causal | Bidirectional = choice()
+    bias: bool = choice()
+    scale: float | None = choice(default=None)
+
+    def check(self) -> None:
+        if self.heads % self.kv_heads:
+            raise ArchitectureError(
+                f"kv_heads {self.kv_heads} does not divide heads {self.heads}",
+                context={"arguments": ["kv_heads", "heads"]},
+            )
+
+    def tensors(self, width: int) -> Mapping[str, Shape]:
+        queries, keys = self.heads * self.head_width, self.kv_heads * self.head_width
+        return (
+            dense("q", queries, width, self.bias)
+            | dense("k", keys, width, self.bias)
+            | dense("v", keys, width, self.bias)
+            | dense("o", width, queries, self.bias)
+        )
+
+
+class FeedForward(Component):
+    """down(activation(up(x))), the same for each position (Vaswani et al. 2017, eq. 2)."""
+
+    width: int = size()
+    activation: str = choice()
+    bias: bool = choice()
+
+    def check(self) -> None:
+        check_activation(self.activation)
+
+    def tensors(self, width: int) -> Mapping[str, Shape]:
+        return dense("up", self.width, width, self.bias) | dense("down", width, self.width, self.bias)
+
+
+class Residual(Component):
+    """norm_sum(x + norm_branch(body(norm_input(x)))): each norm is a slot that may be empty.
+
+    norm_sum alone is the 2017 post-norm, norm_input alone the pre-norm of GPT-2 (Xiong et al. 2020, fig. 1).
+    """
+
+    body: Attention | FeedForward = choice()
+    norm_input: LayerNorm | None = choice(default=None)
+    norm_branch: LayerNorm | None = choice(default=None)
+    norm_sum: LayerNorm | None = choice(default=None)
+
+
+class Block(Component):
+    """One layer: branches in order, named by role."""
+
+    attention: Residual = choice()
+    mlp: Residual = choice()
+
+
+class Transform(Component):
+    """norm(activation(dense(x))) before the vocabulary (Devlin et al. 2018, the released code)."""
+
+    activation: str = choice()
+    norm: LayerNorm = choice()
+
+    def check(self) -> None:
+        check_activation(self.activation)
+
+    def tensors(self, width: int) -> Mapping[str, Shape]:
+        return dense("dense", width, width, True)
+
+
+class Head(Component):
+    """Vectors to logits over the vocabulary. tied: by the token table itself (Press & Wolf 2017)."""
+
+    vocab: int = size()
+    tied: bool = choice()
+    bias: bool = choice(default=False)
+    transform: Transform | None = choice(default=None)
+
+    def tensors(self, width: int) -> Mapping[str, Shape]:
+        weight: dict[str, Shape] = {} if self.tied else {"weight": (self.vocab, width)}
+        return weight | ({"bias": (self.vocab,)} if self.bias else {})
+
+
+class Pooler(Component):
+    """tanh(dense(x)) of the first token (Devlin et al. 2018, §3.1)."""
+
+    def tensors(self, width: int) -> Mapping[str, Shape]:
+        return dense("dense", width, width, True)
+
+
+class Classifier(Component):
+    """A linear map from the pooled vector to scores of classes."""
+
+    classes: int = size()
+
+    def tensors(self, width: int) -> Mapping[str, Shape]:
+        return {"weight": (self.classes, width), "bias": (self.classes,)}
+
+
+class Model(Component):
+    """A stack of blocks between an embedding and its heads."""
+
+    embed: Embed = choice()
+    blocks: tuple[Block, ...] = choice()
+    norm: LayerNorm | None = choice(default=None)
+    head: Head | None = choice(default=None)
+    pooler: Pooler | None = choice(default=None)
+    next_sentence: Classifier | None = choice(default=None)
+
+    def check(self) -> None:
+        if self.head and self.head.tied and self.head.vocab != self.embed.vocab:
+            raise ArchitectureError(f"a tied head of {self.head.vocab} tokens over a table of {self.embed.vocab}")
+        if self.next_sentence and not self.pooler:
+            raise ArchitectureError("next_sentence classifies the pooled vector, and there is no pooler")
+
+    def child_width(self, child: str, width: int) -> int:
+        return self.embed.width

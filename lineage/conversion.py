@@ -1,0 +1,223 @@
+"""A conversion from start to end: source -> config -> spec -> proved plan -> unified checkpoint -> parity."""
+
+import json
+import platform
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import lineage
+from lineage import catalog, config, graph
+from lineage.checkpoint import target, writer
+from lineage.checkpoint.source import Access, Source, locate
+from lineage.checkpoint.weights import Weights, open_weights, read_json
+from lineage.config import Reading
+from lineage.errors import ArchitectureError, FileDamaged, TensorMismatch
+from lineage.operations import is_constant
+from lineage.plan import Dropped, Plan, Resolved, make_plan, resolve, unproved
+from lineage.rules import Dialect
+
+SCHEMA = "lineage.model/1"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A source that was understood: its plan is proved, its weights are not read."""
+
+    source: Source
+    model_type: str
+    dialect: Dialect
+    reading: Reading
+    resolved: Resolved
+    weights: Weights
+    plan: Plan
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the report should know."""
+        unknown = self.reading.unknown
+        listed = (f"config.json: {len(unknown)} keys that nobody reads: {', '.join(unknown)[:300]}",) if unknown else ()
+        return (*self.resolved.notes, *listed)
+
+
+def open_checkpoint(model: str, access: Access, *, allow_pickle: bool = False, strict: bool = False) -> Checkpoint:
+    """Find a model, read its config and headers, and fit it to a spec. Raises any of the project's errors."""
+    source = locate(model, access)
+    dialect, reading, model_type = read_config(source.config, strict)
+    source = source.with_weights()
+    weights = open_weights(source.directory, allow_pickle, source.file)
+    resolved = resolve(dialect, reading.arguments, weights, weights.same)
+    plan = make_plan(dialect, resolved, weights)
+    if faulty := unproved(plan):
+        raise TensorMismatch("a rule is not a bijection of elements", facts=faulty)
+    return Checkpoint(source, model_type, dialect, reading, resolved, weights, plan)
+
+
+def read_config(path: Path, strict: bool = False) -> tuple[Dialect, Reading, str]:
+    """A config.json and the dialect that understands it. Raises FileDamaged or ArchitectureError."""
+    if (path.parent / "adapter_config.json").exists():
+        raise ArchitectureError(
+            f"{path.parent} is an adapter (adapter_config.json), not a whole model",
+            hint="merge it into its base model first",
+        )
+    data = read_json(path, limit=10_000_000)
+    if not isinstance(data, dict):
+        raise FileDamaged(f"{path.name}: holds a {type(data).__name__}, expected an object")
+    dialect = catalog.dialect(data.get("model_type"), data.get("architectures"))
+    return dialect, config.read(dialect.config, data, strict), data["model_type"]
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What was converted, and what is known of it. report: the parity report, if there was a check."""
+
+    output: Path
+    checkpoint: Checkpoint
+    manifest: dict[str, Any]
+    report: Any = None
+
+
+def convert(
+    model: str,
+    output: str | Path | None = None,
+    *,
+    revision: str | None = None,
+    token: str | None = None,
+    cache_dir: str | Path | None = None,
+    local_files_only: bool = False,
+    verify: bool = True,
+    force: bool = False,
+    strict: bool = False,
+    allow_pickle: bool = False,
+) -> Conversion:
+    """Convert a public checkpoint to a directory of unified names, and compare it with the reference.
+
+    model: a hub id with or without @revision, a directory, a weights file. output: `NAME-lineage` by default.
+    The output appears whole or not at all. If `verify`, the result's report is there too; a failed one raises nothing
+    here: see `report.passed`.
+    """
+    access = Access(revision, token, Path(cache_dir) if cache_dir else None, local_files_only)
+    checkpoint = open_checkpoint(model, access, allow_pickle=allow_pickle, strict=strict)
+    place = Path(output) if output else default_output(checkpoint.source)
+    target.check_output(place, checkpoint.source.directory, force)
+    target.check_space(place, needed(checkpoint))
+    with target.staged(place) as partial:
+        manifest = _write(partial, checkpoint)
+    done = Conversion(place, checkpoint, manifest)
+    return replace(done, report=_verified(done, allow_pickle)) if verify else done
+
+
+def default_output(source: Source) -> Path:
+    """`NAME-lineage` in the present folder."""
+    name = source.file.stem if source.file else source.origin.rstrip("/").split("/")[-1]
+    return Path(f"{name if name not in ('', '.', '..') else source.directory.resolve().name}-lineage")
+
+
+def needed(checkpoint: Checkpoint) -> int:
+    """Bytes that the output will take: tensors, small files, and a little for headers and manifest."""
+    small = sum(path.stat().st_size for path in checkpoint.source.small_files())
+    return writer.size(checkpoint.plan, checkpoint.weights) + small + 1000 * len(checkpoint.weights)
+
+
+def _verified(done: Conversion, allow_pickle: bool) -> Any:
+    from lineage.parity.verification import verify
+
+    report = verify(str(done.output), against=done.checkpoint.source, allow_pickle=allow_pickle)
+    record = done.manifest | {"parity": report.to_dict()}
+    replacement = done.output / f".{target.MANIFEST}.new"
+    replacement.write_text(_dump(record))
+    target.sync(replacement)
+    replacement.replace(done.output / target.MANIFEST)
+    return report
+
+
+def _write(directory: Path, checkpoint: Checkpoint) -> dict[str, Any]:
+    _check_copies(checkpoint)
+    dropped = [_dropped(drop, checkpoint.weights) for drop in checkpoint.plan.dropped]
+    (directory / "source").mkdir()
+    small = checkpoint.source.small_files()
+    if checkpoint.source.config not in small:
+        raise FileDamaged("config.json is gone")
+    for path in small:
+        shutil.copyfile(path, directory / "source" / path.name)
+    written = writer.write_weights(directory, checkpoint.plan, checkpoint.weights)
+    manifest = _manifest(checkpoint, dropped, written)
+    (directory / target.MANIFEST).write_text(_dump(manifest))
+    (directory / "README.md").write_text(_card(checkpoint, manifest))
+    return manifest
+
+
+def _dump(data: Mapping[str, Any]) -> str:
+    return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
+
+
+def _check_copies(checkpoint: Checkpoint) -> None:
+    conflicts = [
+        f"{c.name} differs from {c.of}" for c in checkpoint.plan.copied if not checkpoint.weights.same(c.name, c.of)
+    ]
+    if conflicts:
+        raise TensorMismatch(
+            "tensors that the model shares differ in the file", facts=conflicts, context={"problems": conflicts}
+        )
+
+
+def _dropped(drop: Dropped, weights: Weights) -> dict[str, Any]:
+    entry = weights[drop.name]
+    restorable = is_constant(drop.value, weights.array(drop.name), entry.dtype)
+    return {
+        "name": drop.name, "dtype": entry.dtype, "shape": list(entry.shape), "why": drop.why,
+        "value": drop.value if restorable else None, "lossy": not restorable,
+    }  # fmt: skip
+
+
+def _manifest(checkpoint: Checkpoint, dropped: list[dict[str, Any]], written: writer.Written) -> dict[str, Any]:
+    source, weights = checkpoint.source, checkpoint.weights
+    files = {path.name: path for path in (*source.small_files(), *weights.files, *filter(None, (weights.index,)))}
+    return {
+        "schema": SCHEMA,
+        "versions": versions(),
+        "source": {
+            "origin": source.origin if source.revision else source.directory.resolve().name,
+            "revision": source.revision,
+            "model_type": checkpoint.model_type,
+            "files": writer.file_digests(files),
+            "weights": [path.name for path in weights.files],
+            "tensors": written.sources,
+        },
+        "family": checkpoint.dialect.spec,
+        "arguments": checkpoint.resolved.arguments,
+        "spec": graph.to_json(checkpoint.plan.model),
+        "parameters": graph.parameters(checkpoint.plan.model),
+        "plan": checkpoint.plan.to_json() | {"dropped": dropped},
+        "notes": list(checkpoint.notes),
+        "files": written.files,
+        "tensors": written.tensors,
+        "parity": None,
+    }
+
+
+def versions() -> dict[str, str]:
+    """What this was made with."""
+    found = {"lineage": lineage.__version__, "python": platform.python_version()}
+    for name in ("torch", "transformers", "safetensors", "huggingface-hub", "numpy"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _card(checkpoint: Checkpoint, manifest: Mapping[str, Any]) -> str:
+    source = manifest["source"]
+    base = f"base_model: {source['origin'].removeprefix('hf://')}\n" if source["revision"] else ""
+    at = f" at revision {source['revision']}" if source["revision"] else ""
+    return (
+        f"---\nlibrary_name: lineage\n{base}---\n\n# {source['origin']}, in lineage's names\n\n"
+        f"Converted from `{source['origin']}`{at}: the same numbers under unified names; nothing was trained.\n\n"
+        f"- family: {checkpoint.dialect.spec} ({manifest['parameters']:,} parameters)\n"
+        f"- record of the conversion: `lineage.json`; the original's small files: `source/`\n"
+        f"- load: `lineage.from_pretrained(DIR)`; check again: `lineage verify DIR`\n"
+    )

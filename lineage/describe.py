@@ -1,0 +1,76 @@
+"""What a name or a path stands for, as a spec: for `show` and all that reads architectures without their weights."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lineage import catalog, config, graph
+from lineage.checkpoint.source import Access
+from lineage.checkpoint.target import MANIFEST
+from lineage.checkpoint.weights import read_json
+from lineage.components import Model
+from lineage.conversion import Checkpoint, open_checkpoint, read_config
+from lineage.errors import UsageError
+from lineage.rules import Dialect
+
+
+@dataclass(frozen=True)
+class Described:
+    """An architecture and where it was found. checkpoint: if it was found with weights."""
+
+    name: str
+    family: str
+    model: Model
+    origin: str
+    checkpoint: Checkpoint | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The facts, and the spec in its canonical form."""
+        model = self.model
+        return {
+            "schema": "lineage.show/1",
+            "name": self.name,
+            "family": self.family,
+            "origin": self.origin,
+            "parameters": graph.parameters(model),
+            "layers": len(model.blocks),
+            "width": model.embed.width,
+            "vocab": model.embed.vocab,
+            "tensors": {name: list(shape) for name, shape in graph.tensors(model).items()},
+            "spec": graph.to_json(model),
+        }
+
+
+def describe(what: str, access: Access, allow_pickle: bool = False) -> Described:
+    """A spec's name, a converted directory, a public checkpoint or its config.json alone.
+
+    ``spec:NAME`` and ``hf://NAME`` say which is meant where both exist. Raises the project's errors.
+    """
+    if what.removeprefix("spec:") in catalog.published() and not what.startswith("hf://"):
+        name = what.removeprefix("spec:")
+        return Described(name, catalog.published()[name][0].name, catalog.spec(name), "spec")
+    path = Path(what)
+    if (path / MANIFEST).is_file():
+        manifest = read_json(path / MANIFEST)
+        return Described(path.name, manifest["family"], graph.model_from_json(manifest["spec"]), "converted")
+    if path.name == "config.json" and path.is_file():
+        dialect, reading, _ = read_config(path)
+        return Described(str(path), dialect.spec, _from_config(dialect, reading.arguments, path), "config.json")
+    if not path.exists() and "/" not in what:
+        raise catalog.unknown(what.removeprefix("spec:"), catalog.published())
+    checkpoint = open_checkpoint(what, access, allow_pickle=allow_pickle)
+    return Described(checkpoint.source.origin, checkpoint.dialect.spec, checkpoint.plan.model, "checkpoint", checkpoint)
+
+
+def _from_config(dialect: Dialect, arguments: Mapping[str, Any], path: Path) -> Model:
+    """Without weights, the class that a config names says which heads there are."""
+    named = read_json(path).get("architectures") or []
+    parts = next((r.parts for r in dialect.references if r.name in named), dialect.references[0].parts)
+    found = {find.argument: find.argument in parts for find in dialect.finds}
+    model = config.build(
+        dialect.config, catalog.families()[dialect.spec].function, {**dialect.fixed, **arguments, **found}
+    )
+    if not isinstance(model, Model):
+        raise UsageError(f"{path}: the spec is not a model")
+    return model

@@ -1,0 +1,38 @@
+"""One layer: residual branches with norms in any of three places. B batch, T tokens, D width."""
+
+from torch import Tensor, nn
+
+from lineage import components as c
+from lineage.modules.context import Context
+from lineage.modules.registry import make, make_or_pass, runs
+
+
+@runs(c.Residual)
+class Residual(nn.Module):
+    """norm_sum(x + norm_branch(body(norm_input(x)))); an empty slot passes on (Xiong et al. 2020, fig. 1)."""
+
+    def __init__(self, spec: c.Residual, width: int) -> None:
+        super().__init__()
+        self.norm_input = make_or_pass(spec.norm_input, width)
+        self.body = make(spec.body, width)
+        self.norm_branch = make_or_pass(spec.norm_branch, width)
+        self.norm_sum = make_or_pass(spec.norm_sum, width)
+
+    def forward(self, x_BTD: Tensor, context: Context) -> Tensor:
+        branch_BTD = self.norm_branch(self.body(self.norm_input(x_BTD), context))
+        out: Tensor = self.norm_sum(x_BTD + branch_BTD)
+        return out
+
+
+@runs(c.Block)
+class Block(nn.Module):
+    """Attention, then the feed-forward network."""
+
+    def __init__(self, spec: c.Block, width: int) -> None:
+        super().__init__()
+        self.attention = make(spec.attention, width)
+        self.mlp = make(spec.mlp, width)
+
+    def forward(self, x_BTD: Tensor, context: Context) -> Tensor:
+        out: Tensor = self.mlp(self.attention(x_BTD, context), context)
+        return out

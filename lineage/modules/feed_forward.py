@@ -1,0 +1,60 @@
+"""Feed-forward networks and their activations. D width, F inner width."""
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lineage import components as c
+from lineage.modules.registry import runs
+
+
+def gelu_new(x: Tensor) -> Tensor:
+    """½ x (1 + tanh(√(2/π) (x + 0.044715 x³))) (Hendrycks & Gimpel 2016), rounded as GPT-2's code does."""
+    return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
+
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    """The same function as one kernel."""
+    return F.gelu(x, approximate="tanh")
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_new": gelu_new,
+    "gelu_tanh": gelu_tanh,
+    "relu": F.relu,
+    "silu": F.silu,
+}
+
+
+class Activation(nn.Module):
+    """A function of each number, as a module so that it has a path."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self.function = ACTIVATIONS[name]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+    def extra_repr(self) -> str:
+        return self.name
+
+
+@runs(c.FeedForward)
+class FeedForward(nn.Module):
+    """down(act(up(x))) (Vaswani et al. 2017, eq. 2)."""
+
+    def __init__(self, spec: c.FeedForward, width: int) -> None:
+        super().__init__()
+        self.up = nn.Linear(width, spec.width, bias=spec.bias)
+        self.act = Activation(spec.activation)
+        self.down = nn.Linear(spec.width, width, bias=spec.bias)
+
+    def forward(self, x_BTD: Tensor, context: object = None) -> Tensor:
+        out: Tensor = self.down(self.act(self.up(x_BTD)))
+        return out

@@ -1,0 +1,63 @@
+"""Vectors to answers. B batch, T tokens, D width, V vocabulary, C classes."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lineage import components as c
+from lineage.modules.feed_forward import Activation
+from lineage.modules.registry import make, make_or_pass, runs
+
+
+@runs(c.Transform)
+class Transform(nn.Module):
+    """norm(act(dense(x)))."""
+
+    def __init__(self, spec: c.Transform, width: int) -> None:
+        super().__init__()
+        self.dense = nn.Linear(width, width)
+        self.act = Activation(spec.activation)
+        self.norm = make(spec.norm, width)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        out: Tensor = self.norm(self.act(self.dense(x_BTD)))
+        return out
+
+
+@runs(c.Head)
+class Head(nn.Module):
+    """Logits over the vocabulary, by a table of its own or by the tokens' (Press & Wolf 2017)."""
+
+    def __init__(self, spec: c.Head, width: int) -> None:
+        super().__init__()
+        self.transform = make_or_pass(spec.transform, width)
+        self.weight = None if spec.tied else nn.Parameter(torch.empty(spec.vocab, width))
+        self.bias = nn.Parameter(torch.zeros(spec.vocab)) if spec.bias else None
+
+    def forward(self, x_BTD: Tensor, tokens_VD: Tensor) -> Tensor:
+        return F.linear(self.transform(x_BTD), tokens_VD if self.weight is None else self.weight, self.bias)
+
+
+@runs(c.Pooler)
+class Pooler(nn.Module):
+    """tanh(dense(x)) of the first token (Devlin et al. 2018, §3.1)."""
+
+    def __init__(self, spec: c.Pooler, width: int) -> None:
+        super().__init__()
+        self.dense = nn.Linear(width, width)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        return torch.tanh(self.dense(x_BTD[:, 0]))
+
+
+@runs(c.Classifier)
+class Classifier(nn.Module):
+    """Scores of classes from a pooled vector."""
+
+    def __init__(self, spec: c.Classifier, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(spec.classes, width))
+        self.bias = nn.Parameter(torch.zeros(spec.classes))
+
+    def forward(self, x_BD: Tensor) -> Tensor:
+        return F.linear(x_BD, self.weight, self.bias)

@@ -1,0 +1,112 @@
+"""Loads models: from a converted directory, or straight from a public checkpoint by the same plan."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from lineage import components, graph
+from lineage.checkpoint.safetensors import read_header
+from lineage.checkpoint.source import Access
+from lineage.checkpoint.target import MANIFEST
+from lineage.checkpoint.weights import Weights, read_json
+from lineage.conversion import SCHEMA, Checkpoint, open_checkpoint
+from lineage.errors import FileDamaged, UsageError
+from lineage.modules.model import Model, build
+from lineage.operations import Array, apply
+
+DTYPES = {"fp32": torch.float32, "fp64": torch.float64, "bf16": torch.bfloat16, "fp16": torch.float16}
+STORED = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+
+
+def from_pretrained(
+    model: str | Path,
+    *,
+    revision: str | None = None,
+    dtype: str | torch.dtype = "keep",
+    device: str | torch.device = "cpu",
+    token: str | None = None,
+    cache_dir: str | Path | None = None,
+    local_files_only: bool = False,
+    allow_pickle: bool = False,
+) -> Model:
+    """A model in eval mode, every tensor accounted for.
+
+    model: a directory made by `convert`, or anything that `convert` takes. dtype: "keep" (as stored), "fp32", "fp64",
+    "bf16", "fp16" or a torch dtype. Raises the project's errors.
+    """
+    if (Path(model) / MANIFEST).exists():
+        loaded = _converted(Path(model))
+    else:
+        access = Access(revision, token, Path(cache_dir) if cache_dir else None, local_files_only)
+        loaded = assembled(open_checkpoint(str(model), access, allow_pickle=allow_pickle))
+    return loaded.to(device=torch.device(device), dtype=_dtype(dtype))
+
+
+def _dtype(name: str | torch.dtype) -> torch.dtype | None:
+    if isinstance(name, torch.dtype) or name == "keep":
+        return None if isinstance(name, str) else name
+    if name not in DTYPES:
+        raise UsageError(f"dtype {name!r} is not one of keep, {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def read_manifest(directory: Path) -> dict[str, Any]:
+    """The record of a conversion. Raises FileDamaged if it is not one that we know."""
+    manifest = read_json(directory / MANIFEST)
+    if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
+        raise FileDamaged(f"{directory / MANIFEST}: schema is not {SCHEMA}", hint="was it written by another version?")
+    return manifest
+
+
+def converted_weights(directory: Path, manifest: dict[str, Any]) -> Weights:
+    """The tensors of a converted directory. Raises FileDamaged if they are not those of the manifest."""
+    files = tuple(directory / name for name in manifest["files"] if name.endswith(".safetensors"))
+    weights = Weights({name: tensor for path in files for name, tensor in read_header(path).items()}, files)
+    said = {name: (entry["dtype"], tuple(entry["shape"])) for name, entry in manifest["tensors"].items()}
+    found = {name: (weights[name].dtype, weights[name].shape) for name in weights}
+    if said != found:
+        odd = sorted({name for name, _ in said.items() ^ found.items()})
+        raise FileDamaged(f"{directory}: the tensors are not those of {MANIFEST}", facts=odd[:20])
+    return weights
+
+
+def _converted(directory: Path) -> Model:
+    from safetensors.torch import load_file
+
+    manifest = read_manifest(directory)
+    weights = converted_weights(directory, manifest)
+    state = {name: tensor for path in weights.files for name, tensor in load_file(path).items()}
+    provenance = {key: manifest["source"][key] for key in ("origin", "revision", "model_type")}
+    return _filled(graph.model_from_json(manifest["spec"]), state, {"directory": str(directory), **provenance})
+
+
+def assembled(checkpoint: Checkpoint) -> Model:
+    """A public checkpoint as a model, without writing anything."""
+    source = checkpoint.source
+    provenance = {"origin": source.origin, "revision": source.revision, "model_type": checkpoint.model_type}
+    return _filled(checkpoint.plan.model, dict(tensors(checkpoint)), provenance)
+
+
+def tensors(checkpoint: Checkpoint) -> Iterator[tuple[str, torch.Tensor]]:
+    """The model's tensors, made from the file's."""
+    weights = checkpoint.weights
+    for step in checkpoint.plan.steps:
+        made = apply(step.operations, [weights.array(name) for name in step.sources], step.target_shapes)
+        for name, array in zip(step.targets, made, strict=True):
+            yield name, to_torch(array, weights[step.sources[0]].dtype)
+
+
+def to_torch(array: Array, dtype: str) -> torch.Tensor:
+    """Raw elements as a tensor of their type."""
+    signed = np.array(array).view(f"i{array.dtype.itemsize}")
+    return torch.from_numpy(signed).view(STORED[dtype])
+
+
+def _filled(spec: components.Model, state: dict[str, torch.Tensor], provenance: dict[str, Any]) -> Model:
+    model = build(spec)
+    model.load_state_dict(state, strict=True, assign=True)
+    model.provenance = provenance
+    return model

@@ -1,0 +1,164 @@
+"""The closed set of invertible operations between tensors on disk and tensors of a model, and of known constants.
+
+An operation turns a list of arrays (as the file stores them) into another (as the model holds them). It is told the
+shapes on its far side, so that it needs no numbers of its own: how a fused tensor is cut follows from the model. It
+works on any numpy array: real bytes, or the unique ids with which `prove` shows that nothing is lost or doubled.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from lineage.components import Shape
+
+Array = npt.NDArray[Any]
+Shapes = tuple[Shape, ...]
+
+PROOF_SIZE = 1 << 22  # elements on which a bijection is proved; larger shapes are first divided by a common factor
+
+
+class Operation(ABC):
+    """One step. Subclasses are final and listed in `Operation.kinds`."""
+
+    kinds: ClassVar[dict[str, type["Operation"]]] = {}
+    rows_only: ClassVar[bool] = False  # moves whole rows, so that it applies to a bias and to activations as well
+
+    def __init_subclass__(cls) -> None:
+        Operation.kinds[cls.__name__] = cls
+
+    @abstractmethod
+    def shapes_before(self, after: Shapes) -> Shapes:
+        """The shapes on the file's side, given those on the model's."""
+
+    @abstractmethod
+    def forward(self, arrays: Sequence[Array], after: Shapes) -> list[Array]:
+        """From the file's side to the model's."""
+
+    @abstractmethod
+    def backward(self, arrays: Sequence[Array], before: Shapes) -> list[Array]:
+        """From the model's side to the file's: the exact inverse."""
+
+
+@dataclass(frozen=True)
+class Transpose(Operation):
+    """[in, out] on disk, [out, in] in the model."""
+
+    def shapes_before(self, after: Shapes) -> Shapes:
+        return tuple(shape[::-1] for shape in after)
+
+    def forward(self, arrays: Sequence[Array], after: Shapes) -> list[Array]:
+        return [array.T for array in arrays]
+
+    def backward(self, arrays: Sequence[Array], before: Shapes) -> list[Array]:
+        return [array.T for array in arrays]
+
+
+@dataclass(frozen=True)
+class Split(Operation):
+    """One tensor on disk holds several of the model's, one after the other along its first axis."""
+
+    rows_only: ClassVar[bool] = True
+
+    def shapes_before(self, after: Shapes) -> Shapes:
+        return ((sum(shape[0] for shape in after), *after[0][1:]),)
+
+    def forward(self, arrays: Sequence[Array], after: Shapes) -> list[Array]:
+        (whole,) = arrays
+        cuts = np.cumsum([shape[0] for shape in after])[:-1]
+        return list(np.split(whole, [int(cut) for cut in cuts]))
+
+    def backward(self, arrays: Sequence[Array], before: Shapes) -> list[Array]:
+        return [np.concatenate(list(arrays))]
+
+
+Operations = tuple[Operation, ...]
+
+
+def stages(operations: Operations, after: Shapes) -> list[Shapes]:
+    """The shapes before the first operation, between each two, and after the last."""
+    shapes = [after]
+    for operation in reversed(operations):
+        shapes.insert(0, operation.shapes_before(shapes[0]))
+    return shapes
+
+
+def apply(operations: Operations, arrays: Sequence[Array], after: Shapes) -> list[Array]:
+    """From the file's arrays to the model's, whose shapes are `after`."""
+    current = list(arrays)
+    for operation, shapes in zip(operations, stages(operations, after)[1:], strict=True):
+        current = operation.forward(current, shapes)
+    return current
+
+
+def invert(operations: Operations, arrays: Sequence[Array]) -> list[Array]:
+    """From the model's arrays to the file's: `apply` undone."""
+    current = list(arrays)
+    shapes = stages(operations, tuple(array.shape for array in arrays))
+    for operation, before in zip(reversed(operations), reversed(shapes[:-1]), strict=True):
+        current = operation.backward(current, before)
+    return current
+
+
+@lru_cache(maxsize=4096)
+def prove(operations: Operations, after: Shapes) -> bool:
+    """Whether the operations carry each element to exactly one place and back.
+
+    Run on unique ids: every id must arrive once, in the shapes the model wants, and return to where it was.
+    """
+    shapes = _reduced(after)
+    before = stages(operations, shapes)[0]
+    counts = [math.prod(shape) for shape in before]
+    starts = np.cumsum([0, *counts])
+    ids = [np.arange(n, dtype=np.int64).reshape(s) + o for n, s, o in zip(counts, before, starts[:-1], strict=True)]
+    there = apply(operations, ids, shapes)
+    if tuple(array.shape for array in there) != shapes:
+        return False
+    arrived = np.sort(np.concatenate([array.ravel() for array in there]))
+    back = invert(operations, there)
+    return bool(np.array_equal(arrived, np.arange(starts[-1]))) and all(map(np.array_equal, ids, back))
+
+
+def _reduced(shapes: Shapes) -> Shapes:
+    """The same shapes, divided by the smallest common factor that brings them to a size quickly proved."""
+    common = math.gcd(*(n for shape in shapes for n in shape))
+    for factor in range(1, common + 1):
+        smaller = tuple(tuple(n // factor for n in shape) for shape in shapes)
+        if common % factor == 0 and sum(map(math.prod, smaller)) <= PROOF_SIZE:
+            return smaller
+    return shapes
+
+
+CONSTANTS: Mapping[str, Callable[[Shape], Array]] = {
+    "lower triangle": lambda shape: np.broadcast_to(np.tril(np.ones(shape[-2:])), shape),
+    "0, 1, 2, …": lambda shape: np.broadcast_to(np.arange(shape[-1]), shape),
+    "-1e4": lambda shape: np.full(shape, -1e4),
+}
+"""Buffers that files carry and no model needs: their values follow from their shapes."""
+
+
+def numbers(raw: Array, dtype: str) -> Array:
+    """Raw elements (unsigned integers of the file's width) as numbers. dtype: safetensors' name of it."""
+    if dtype == "BF16":
+        return (raw.astype(np.uint32) << 16).view(np.float32)
+    return raw.view(NUMPY[dtype])
+
+
+NUMPY = {
+    "F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1",
+    "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "u1", "BOOL": "?",
+}  # fmt: skip
+
+
+def is_constant(name: str, raw: Array, dtype: str) -> bool:
+    """Whether a stored tensor is exactly the named constant."""
+    if dtype not in NUMPY and dtype != "BF16":
+        return False
+    if name != "-1e4" and raw.ndim < (2 if name == "lower triangle" else 1):
+        return False
+    return bool(np.array_equal(numbers(raw, dtype), CONSTANTS[name](raw.shape)))

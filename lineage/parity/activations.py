@@ -1,0 +1,151 @@
+"""The same activations on both sides: recorded, paired along the mapping, compared, and replayed.
+
+The rules that map weights map activations too: the module that owns ``h.3.ln_1.weight`` is the component that owns
+``blocks.3.attention.norm_input.weight``, and where one tensor holds three (a fused projection), so does its output.
+Taps name the pairs that own no tensor.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lineage.parity.probes import Probe
+from lineage.plan import Step
+from lineage.rules import Dialect, Tap, fill, match
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One activation under both names. part: which piece of a fused output, as (first, last) of its last axis."""
+
+    ours: str
+    theirs: str
+    at: str = "output"
+    entry: str | None = None
+    feeds: tuple[str, ...] = ()
+    part: tuple[int, int] | None = None
+
+
+def pairs(dialect: Dialect, steps: Iterable[Step], base: str, paths: Sequence[str]) -> list[Pair]:
+    """The mapping of activations, in the order of `paths` (our modules, as they finish)."""
+    found: dict[str, Pair] = {}
+    for step in steps:
+        if all(operation.rows_only or type(operation).__name__ == "Transpose" for operation in step.operations):
+            found |= {pair.ours: pair for pair in _owned(step)}
+    for tap in dialect.taps:
+        for path in paths:
+            binding = match(tap.target, path)
+            if binding is not None:
+                found[path] = _tapped(tap, binding, base, path)
+    return [found[path] for path in paths if path in found]
+
+
+def _owned(step: Step) -> Iterable[Pair]:
+    """The pairs that follow from who owns the tensors of one step."""
+    theirs = step.sources[0].rpartition(".")[0]
+    start = 0
+    for target, shape in zip(step.targets, step.target_shapes, strict=True):
+        part = (start, start + shape[0]) if len(step.targets) > 1 else None
+        yield Pair(target.rpartition(".")[0], theirs, part=part)
+        start += shape[0]
+
+
+def _tapped(tap: Tap, binding: Mapping[str, str], base: str, path: str) -> Pair:
+    def full(name: str) -> str:
+        return fill(name, binding, base)
+
+    entry = full(tap.entry) if tap.entry else None
+    return Pair(path, full(tap.source), tap.at, entry, tuple(full(feed) for feed in tap.feeds))
+
+
+@dataclass
+class Call:
+    """One call of a module: its tensors in and out, and our own module's arguments whole."""
+
+    inputs: tuple[Tensor, ...]
+    output: Tensor | None
+    arguments: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
+
+
+class Recorder:
+    """Records every call of every module of a model while it is open. order: paths as they finished."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.calls: dict[str, Call] = {}
+        self.order: list[str] = []
+        self._paths: dict[int, list[str]] = defaultdict(list)
+        self._modules = {id(module): module for _, module in model.named_modules()}
+        for path, module in model.named_modules(remove_duplicate=False):
+            self._paths[id(module)].append(path)
+
+    def __enter__(self) -> "Recorder":
+        self._hooks = [
+            module.register_forward_hook(self._record, with_kwargs=True) for module in self._modules.values()
+        ]
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    def _record(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        waiting = self._paths[id(module)]
+        path = next(
+            (path for path in waiting if path not in self.calls), waiting[0]
+        )  # a shared module is called in turn
+        tensors = tuple(value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
+        first = next(
+            (
+                value
+                for value in (output if isinstance(output, tuple | list) else [output])
+                if isinstance(value, Tensor)
+            ),
+            None,
+        )
+        self.calls[path] = Call(tensors, first, (args, kwargs))
+        self.order.append(path)
+
+
+def record(model: nn.Module, arguments: Mapping[str, Tensor]) -> Recorder:
+    """Run a model once and keep what passed through every module."""
+    recorder = Recorder(model)
+    with torch.no_grad(), recorder:
+        model(**arguments)
+    return recorder
+
+
+def their_value(pair: Pair, theirs: Recorder, prefix: str) -> Tensor | None:
+    """The reference's value of a pair, cut as ours is; None if the reference has no such module."""
+    call = find(theirs, pair.theirs, prefix)
+    value = None if call is None else (call.output if pair.at == "output" else next(iter(call.inputs), None))
+    if value is None or pair.part is None:
+        return value
+    return value[..., pair.part[0] : pair.part[1]]
+
+
+def find(recorder: Recorder, path: str, prefix: str) -> Call | None:
+    """A call by the path in the file's spelling, with or without the class's own prefix."""
+    for candidate in (path, f"{prefix}.{path}", path.removeprefix(f"{prefix}.")):
+        if candidate in recorder.calls:
+            return recorder.calls[candidate]
+    return None
+
+
+@dataclass(frozen=True)
+class Node:
+    """One pair compared. inherited: our own run against the reference's. local: fed the reference's own input."""
+
+    ours: str
+    theirs: str
+    inherited: float
+    local: float | None
+
+
+def kept(value: Tensor, probe: Probe) -> Tensor:
+    """The positions that count; a value without them whole."""
+    keep = probe.keep_BT
+    return value[keep] if keep is not None and value.shape[: keep.dim()] == keep.shape else value

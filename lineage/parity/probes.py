@@ -1,0 +1,96 @@
+"""What a model is run on. B batch, T tokens."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lineage import components as c
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One call. keep_BT: true for real tokens, None if all are; segments_BT: None if the model has none."""
+
+    name: str
+    ids_BT: Tensor
+    keep_BT: Tensor | None = None
+    segments_BT: Tensor | None = None
+
+    def arguments(self) -> dict[str, Tensor]:
+        """The call's arguments, by the names that ours and the reference share."""
+        given = {
+            "input_ids": self.ids_BT,
+            "attention_mask": None if self.keep_BT is None else self.keep_BT.long(),
+            "token_type_ids": self.segments_BT,
+        }
+        return {name: value for name, value in given.items() if value is not None}
+
+    @property
+    def tokens(self) -> int:
+        """How many positions are compared."""
+        return int(self.keep_BT.sum()) if self.keep_BT is not None else self.ids_BT.numel()
+
+
+def usable_length(spec: c.Model) -> int:
+    """How many tokens the model can take; 4096 where nothing limits it."""
+    positions = spec.embed.positions
+    if positions is None:
+        return 4096
+    return positions.length - (positions.ids.pad + 1 if isinstance(positions.ids, c.SkipPadding) else 0)
+
+
+def default_probes(spec: c.Model, seed: int = 0) -> list[Probe]:
+    """Short, long (128), padded on both sides, and the full context: random tokens, the same for one spec and seed."""
+    longest = usable_length(spec)
+    generator = torch.Generator().manual_seed(seed)
+    lengths = {"short": min(5, longest), "long": min(128, longest), "full": longest}
+    probes = {length: _probe(spec, name, 1, length, generator) for name, length in lengths.items()}
+    padded = _padded(spec, min(24, longest), generator)
+    return [*probes.values(), *([padded] if padded else [])]
+
+
+def given_probes(spec: c.Model, sequences: Sequence[Sequence[int]]) -> list[Probe]:
+    """A user's own token ids, one call for each sequence."""
+    return [
+        Probe(f"prompt {n}", torch.tensor([list(ids)]), None, _segments(spec, 1, len(ids)))
+        for n, ids in enumerate(sequences)
+    ]
+
+
+def pad_token(spec: c.Model) -> int | None:
+    """The token that positions skip, where there is such."""
+    ids = spec.embed.positions.ids if spec.embed.positions else None
+    return ids.pad if isinstance(ids, c.SkipPadding) else None
+
+
+def _tokens(spec: c.Model, rows: int, length: int, generator: torch.Generator) -> Tensor:
+    ids_BT = torch.randint(0, spec.embed.vocab, (rows, length), generator=generator)
+    pad = pad_token(spec)
+    if pad is not None and spec.embed.vocab > 1:
+        ids_BT = torch.where(ids_BT == pad, (pad + 1) % spec.embed.vocab, ids_BT)
+    return ids_BT
+
+
+def _segments(spec: c.Model, rows: int, length: int) -> Tensor | None:
+    if spec.embed.segments is None:
+        return None
+    return (torch.arange(length) * spec.embed.segments.count // length).expand(rows, length).contiguous()
+
+
+def _probe(spec: c.Model, name: str, rows: int, length: int, generator: torch.Generator) -> Probe:
+    return Probe(name, _tokens(spec, rows, length, generator), None, _segments(spec, rows, length))
+
+
+def _padded(spec: c.Model, length: int, generator: torch.Generator) -> Probe | None:
+    """Three rows: padded on the right, on the left, and not."""
+    if length < 4:
+        return None
+    keep_BT = torch.ones(3, length, dtype=torch.bool)
+    keep_BT[0, length - length // 4 :] = False
+    keep_BT[1, : length // 3] = False
+    ids_BT = _tokens(spec, 3, length, generator)
+    pad = pad_token(spec)
+    ids_BT = torch.where(keep_BT, ids_BT, 0 if pad is None else pad)
+    return Probe("padded", ids_BT, keep_BT, _segments(spec, 3, length))

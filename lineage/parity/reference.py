@@ -1,0 +1,120 @@
+"""The reference: the same checkpoint in transformers, loaded by its own class and no other code."""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lineage import components as c
+from lineage.checkpoint.source import Source
+from lineage.checkpoint.weights import Weights
+from lineage.errors import TensorMismatch
+from lineage.parity.probes import Probe
+from lineage.rules import Dialect, Reference
+
+
+def choose(dialect: Dialect, spec: c.Model) -> Reference:
+    """The reference's class that has the most of the model's parts: the first that asks for none that are missing."""
+    return next(r for r in dialect.references if all(getattr(spec, part) is not None for part in r.parts))
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep the reference's progress bars and load reports off the terminal; what they say, we check ourselves."""
+    from transformers.utils import logging
+
+    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity(logging.CRITICAL)
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+        if bars:
+            logging.enable_progress_bar()
+
+
+@dataclass
+class Material:
+    """What the reference is loaded from: a directory with config and weights, or a config with tensors in memory."""
+
+    directory: Path
+    tensors: Mapping[str, Tensor] | None = None
+
+
+@contextlib.contextmanager
+def staged(source: Source, weights: Weights) -> Iterator[Material]:
+    """A directory with links to config and weights and nothing else, so that nothing else can be found and run."""
+    with tempfile.TemporaryDirectory(prefix="lineage-") as name:
+        directory = Path(name)
+        os.symlink(source.config.resolve(), directory / "config.json")
+        single = len(weights.files) == 1 and weights.index is None
+        for path in (*weights.files, *((weights.index,) if weights.index else ())):
+            pickled = path.suffix in (".bin", ".pt", ".pth")
+            usual = "pytorch_model.bin" if pickled else "model.safetensors"
+            os.symlink(path.resolve(), directory / (usual if single else path.name))
+        yield Material(directory)
+
+
+def load(reference: Reference, material: Material, dtype: torch.dtype, attention: str) -> nn.Module:
+    """The reference in eval mode. attention: "eager" or "sdpa". Raises TensorMismatch if it cannot load the file."""
+    import transformers
+
+    kind = getattr(transformers, reference.name)
+    options: dict[str, Any] = {"dtype": dtype, "attn_implementation": attention}
+    if reference.name.endswith("Model") and "pooler" not in reference.parts and _takes_pooler(kind):
+        options["add_pooling_layer"] = False
+    with quiet():
+        config = kind.config_class.from_pretrained(material.directory)
+        try:
+            if material.tensors is None:
+                model = kind.from_pretrained(material.directory, config=config, **options)
+            else:
+                model = kind.from_pretrained(None, config=config, state_dict=dict(material.tensors), **options)
+        except (OSError, RuntimeError, ValueError, KeyError) as error:
+            raise TensorMismatch(
+                f"transformers cannot load this checkpoint as {reference.name}",
+                facts=[str(error)[:300]],
+                code="reference",
+            ) from error
+    return model.eval()
+
+
+def _takes_pooler(kind: type) -> bool:
+    import inspect
+
+    return "add_pooling_layer" in inspect.signature(kind).parameters
+
+
+def run(model: nn.Module, probe: Probe, reference: Reference) -> dict[str, Tensor]:
+    """The reference's outputs for one call, under our names."""
+    with torch.no_grad(), quiet():
+        outputs = model(**accepted(model, probe.arguments()))
+    return {ours: getattr(outputs, theirs) for ours, theirs in reference.outputs.items()}
+
+
+def accepted(model: nn.Module, arguments: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Those of the arguments that the model takes."""
+    import inspect
+
+    known = inspect.signature(model.forward).parameters
+    return {name: value for name, value in arguments.items() if name in known}
+
+
+def parameter_names(model: nn.Module, names: Iterator[str] | list[str]) -> dict[str, str]:
+    """Names in a file -> names in memory: as they stand, or under the class's prefix."""
+    prefix = getattr(model, "base_model_prefix", "")
+    present = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    found = {}
+    for name in names:
+        for candidate in (name, f"{prefix}.{name}", name.removeprefix(f"{prefix}.")):
+            if candidate in present:
+                found[name] = candidate
+                break
+    return found

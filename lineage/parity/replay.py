@@ -1,0 +1,78 @@
+"""Local replay: each component, fed the reference's own recorded input, must give the reference's output.
+
+An ordinary comparison of activations flags everything behind the first fault. Fed the reference's input, a component
+is judged by itself: those that fail are at fault, those that only pass an error on are not.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from lineage.parity.activations import Node, Pair, Recorder, find, kept, record, their_value
+from lineage.parity.figures import distance
+from lineage.parity.probes import Probe
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Every pair compared, in the order of execution. guilty: those at fault by themselves."""
+
+    nodes: tuple[Node, ...]
+    guilty: tuple[Node, ...]
+    first: Node | None
+    unpaired: tuple[str, ...]
+
+
+def trace(
+    ours: nn.Module,
+    theirs: nn.Module,
+    mapping: Sequence[Pair],
+    probe: Probe,
+    their_arguments: Mapping[str, Tensor],
+    limit: float,
+) -> Trace:
+    """Run both sides once, compare every pair, and replay every component. limit: on the relative distance."""
+    own, reference = record(ours, probe.arguments()), record(theirs, their_arguments)
+    prefix = getattr(theirs, "base_model_prefix", "")
+    values = {pair.ours: value for pair in mapping if (value := their_value(pair, reference, prefix)) is not None}
+    nodes = []
+    for pair in mapping:
+        if pair.ours not in values or pair.ours not in own.calls or own.calls[pair.ours].output is None:
+            continue
+        want = kept(values[pair.ours], probe)
+        have = kept(own.calls[pair.ours].output, probe)  # type: ignore[arg-type]
+        fed = _fed(pair, values, reference, prefix)
+        again = _replay(ours.get_submodule(pair.ours), own, pair.ours, fed) if fed else None
+        local = distance(kept(again, probe), want) if again is not None else None
+        nodes.append(Node(pair.ours, pair.theirs, distance(have, want), local))
+    wrong = [node for node in nodes if node.local is not None and not node.local <= limit]
+    return Trace(
+        tuple(nodes),
+        tuple(node for node in wrong if not any(_inside(other.ours, node.ours) for other in wrong)),
+        next((node for node in nodes if not node.inherited <= limit), None),
+        tuple(pair.ours for pair in mapping if pair.ours not in {node.ours for node in nodes}),
+    )
+
+
+def _inside(path: str, whole: str) -> bool:
+    return path.startswith(whole + ".")
+
+
+def _fed(pair: Pair, values: Mapping[str, Tensor], reference: Recorder, prefix: str) -> tuple[Tensor, ...]:
+    """The reference's values for a component's inputs; empty if it has none."""
+    if pair.feeds:
+        return tuple(values[feed] for feed in pair.feeds) if all(feed in values for feed in pair.feeds) else ()
+    call = find(reference, pair.entry or pair.theirs, prefix)
+    return call.inputs[:1] if call else ()
+
+
+def _replay(module: nn.Module, own: Recorder, path: str, fed: Iterable[Tensor]) -> Tensor | None:
+    """Our component on other inputs: its first tensors are replaced, all else stays as in our own run."""
+    args, kwargs = own.calls[path].arguments
+    waiting = list(fed)
+    given = [waiting.pop(0) if waiting and isinstance(arg, Tensor) else arg for arg in args]
+    with torch.no_grad():
+        output = module(*given, **kwargs)
+    return output if isinstance(output, Tensor) else None

@@ -1,0 +1,143 @@
+"""What a verification found: a verdict for each level, as data, as text."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from lineage.errors import ParityError, TensorMismatch
+
+SCHEMA = "lineage.verify/1"
+LIKELY = (
+    ("embed.positions", "position ids, or the table's length"),
+    (".act", "the activation: exact or tanh GELU? (config's name against the spec's)"),
+    (".product", "the attention product: scale, mask, number of heads, window"),
+    ("norm", "the norm: its kind, its eps, its place"),
+    ("embed", "the embedding: positions, segments, the norm after them"),
+    ("head", "the head: tied or not, its transform, its bias"),
+    (".q", "the query projection: how the fused tensor is split, the bias"),
+    (".k", "the key projection: how the fused tensor is split, the bias"),
+    (".v", "the value projection: how the fused tensor is split, the bias"),
+)
+
+
+@dataclass(frozen=True)
+class Level:
+    """One rung of the ladder. figures: numbers for the report; problems: why it failed, or what was not done."""
+
+    name: str
+    verdict: str  # "passed", "failed" or "skipped"
+    summary: str
+    details: tuple[str, ...] = ()
+    figures: tuple[dict[str, Any], ...] = ()
+    limit: float | None = None
+
+    @property
+    def failed(self) -> bool:
+        return self.verdict == "failed"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "name": self.name, "verdict": self.verdict, "summary": self.summary, "details": list(self.details),
+            "limit": self.limit, "figures": list(self.figures),
+        }  # fmt: skip
+
+
+def passed(name: str, good: bool, summary: str, details: Iterable[str] = (), **more: Any) -> Level:
+    """A level with its verdict."""
+    return Level(name, "passed" if good else "failed", summary, tuple(details), **more)
+
+
+@dataclass(frozen=True)
+class Report:
+    """A verification. subject and against: what was compared with what; conditions: versions, threads, device."""
+
+    subject: str
+    against: str
+    levels: tuple[Level, ...]
+    conditions: dict[str, Any] = field(default_factory=dict)
+    guilty: tuple[dict[str, Any], ...] = ()
+    first_divergence: dict[str, Any] | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Whether no level failed and at least one passed."""
+        return not any(level.failed for level in self.levels) and any(
+            level.verdict == "passed" for level in self.levels
+        )
+
+    @property
+    def rel(self) -> float | None:
+        """The largest relative difference of an fp32 result."""
+        found = [f["rel"] for level in self.levels if level.name == "fp32" for f in level.figures]
+        return max(found, default=None)
+
+    @property
+    def exit_code(self) -> int:
+        """0 if it passed; 9 if the reference did not load truly, so that nothing could be compared; else 3."""
+        untrue = any(level.failed and level.name == "reference" for level in self.levels)
+        return 0 if self.passed else TensorMismatch.exit_code if untrue else ParityError.exit_code
+
+    def level(self, name: str) -> Level:
+        """A level by name. Raises KeyError if it was not run."""
+        for level in self.levels:
+            if level.name == name:
+                return level
+        raise KeyError(name)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as `--json` prints it."""
+        return {
+            "schema": SCHEMA,
+            "result": "passed" if self.passed else "failed",
+            "subject": self.subject,
+            "against": self.against,
+            "rel": self.rel,
+            "levels": [level.to_dict() for level in self.levels],
+            "first_divergence": self.first_divergence,
+            "guilty": list(self.guilty),
+            "likely": likely(self.guilty),
+            "conditions": self.conditions,
+            "notes": list(self.notes),
+        }
+
+    def raise_for_status(self) -> None:
+        """Raise ParityError, naming the component, unless the verification passed."""
+        if not self.passed:
+            names = ", ".join(node["ours"] for node in self.guilty[:5])
+            failed = ", ".join(level.name for level in self.levels if level.failed) or "nothing was compared"
+            raise ParityError(
+                f"{self.subject} differs from {self.against} ({failed})" + (f": {names}" if names else ""),
+                facts=self.lines(),
+                context=self.to_dict(),
+            )
+
+    def lines(self) -> list[str]:
+        """The report as text, a line an item."""
+        lines = []
+        for level in self.levels:
+            lines.append(
+                f"{level.name:8} {level.summary:62} {'ok' if level.verdict == 'passed' else level.verdict.upper()}"
+            )
+            lines += [f"         {detail}" for detail in level.details]
+        if self.first_divergence:
+            node = self.first_divergence
+            lines.append(f"first    {node['ours']} differs by {node['inherited']:.1e}   (reference: {node['theirs']})")
+        lines += [
+            f"guilty   {node['ours']}   off by {node['local']:.1e} on the reference's own input   ({node['theirs']})"
+            for node in self.guilty[:8]
+        ]
+        if len(self.guilty) > 8:
+            lines.append(f"         … and {len(self.guilty) - 8} more components")
+        if cause := likely(self.guilty):
+            lines.append(f"likely   {cause}")
+        return lines + [f"note     {note}" for note in self.notes]
+
+
+def likely(guilty: Iterable[dict[str, Any]]) -> str | None:
+    """What to look at, from the place of the first component at fault."""
+    for node in guilty:
+        for part, cause in LIKELY:
+            if part in "." + node["ours"]:
+                return cause
+    return None

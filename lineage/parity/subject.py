@@ -1,0 +1,146 @@
+"""What is verified: a model of ours with the mapping that made it, from a directory, a checkpoint or a module."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lineage import catalog, graph
+from lineage import components as c
+from lineage.checkpoint.source import Access
+from lineage.checkpoint.target import MANIFEST
+from lineage.checkpoint.weights import Weights
+from lineage.checkpoint.writer import digest_of
+from lineage.conversion import Checkpoint, open_checkpoint
+from lineage.errors import UsageError
+from lineage.modules.loading import assembled, converted_weights, from_pretrained, read_manifest, to_torch
+from lineage.modules.model import Model
+from lineage.operations import Array, invert
+from lineage.parity import reference
+from lineage.plan import Step, step_from_json
+from lineage.rules import Dialect
+
+Read = Callable[[str], Array]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model and where its tensors came from.
+
+    make: the model in a dtype. read: one of its stored tensors. types: their dtypes. source_digests: sha256 of the
+    source's tensors; own_digests: of ours, as recorded. dropped: names that the mapping leaves out.
+    """
+
+    name: str
+    spec: c.Model
+    dialect: Dialect
+    base: str
+    steps: tuple[Step, ...]
+    copies: Mapping[str, str]
+    dropped: tuple[str, ...]
+    read: Read
+    types: Mapping[str, str]
+    source_digests: Mapping[str, str]
+    own_digests: Mapping[str, str]
+    make: Callable[[torch.dtype], Model]
+    material: Callable[[], contextlib.AbstractContextManager[reference.Material]]
+
+    def undone(self) -> Iterator[tuple[str, Array, str]]:
+        """The source's tensors, made from ours by the mapping undone: name, elements, dtype."""
+        for step in self.steps:
+            back = invert(step.operations, [self.read(target) for target in step.targets])
+            for name, array in zip(step.sources, back, strict=True):
+                yield name, array, self.types[step.targets[0]]
+
+
+def subject(model: str | Path | Model, access: Access, allow_pickle: bool = False) -> Subject:
+    """Make anything that `verify` takes into a subject. Raises the project's errors."""
+    if isinstance(model, Model):
+        directory = model.provenance.get("directory")
+        if directory is None:
+            raise UsageError(
+                "this module was not loaded from a converted directory", hint="verify the directory, or convert first"
+            )
+        return _converted(Path(directory), model)
+    if (Path(model) / MANIFEST).exists():
+        return _converted(Path(model))
+    return _checkpoint(open_checkpoint(str(model), access, allow_pickle=allow_pickle))
+
+
+def _converted(directory: Path, module: Model | None = None) -> Subject:
+    manifest = read_manifest(directory)
+    weights = converted_weights(directory, manifest)
+    spec = graph.model_from_json(manifest["spec"])
+    shapes, plan = graph.tensors(spec), manifest["plan"]
+    steps = tuple(step_from_json(step, shapes) for step in plan["steps"])
+
+    def make(dtype: torch.dtype) -> Model:
+        return _as(module, dtype) if module is not None else from_pretrained(directory, dtype=dtype)
+
+    @contextlib.contextmanager
+    def material() -> Iterator[reference.Material]:
+        yield reference.Material(directory / "source", _state(made, plan["copies"]))
+
+    made = Subject(
+        name=str(directory),
+        spec=spec,
+        dialect=catalog.dialect(manifest["source"]["model_type"]),
+        base=plan["base"],
+        steps=steps,
+        copies=plan["copies"],
+        dropped=tuple(drop["name"] for drop in plan["dropped"]),
+        read=weights.array,
+        types={name: entry["dtype"] for name, entry in manifest["tensors"].items()},
+        source_digests={name: entry["sha256"] for name, entry in manifest["source"]["tensors"].items()},
+        own_digests={name: entry["sha256"] for name, entry in manifest["tensors"].items()},
+        make=make,
+        material=material,
+    )
+    return made
+
+
+def _as(module: Model, dtype: torch.dtype) -> Model:
+    from copy import deepcopy
+
+    return deepcopy(module).to(dtype)
+
+
+def _state(made: Subject, copies: Mapping[str, str]) -> dict[str, Tensor]:
+    state = {name: to_torch(array, dtype) for name, array, dtype in made.undone()}
+    return state | {name: state[of] for name, of in copies.items()}
+
+
+def _checkpoint(checkpoint: Checkpoint) -> Subject:
+    model = assembled(checkpoint)
+    state = model.state_dict()
+    plan = checkpoint.plan
+    types = {t: checkpoint.weights[step.sources[0]].dtype for step in plan.steps for t in step.targets}
+    return Subject(
+        name=checkpoint.source.origin,
+        spec=plan.model,
+        dialect=checkpoint.dialect,
+        base=plan.base,
+        steps=plan.steps,
+        copies={copy.name: copy.of for copy in plan.copied},
+        dropped=tuple(drop.name for drop in plan.dropped),
+        read=lambda name: _elements(state[name]),
+        types=types,
+        source_digests=_digests(checkpoint.weights, plan.steps),
+        own_digests={},
+        make=lambda dtype: _as(model, dtype),
+        material=lambda: reference.staged(checkpoint.source, checkpoint.weights),
+    )
+
+
+def _digests(weights: Weights, steps: tuple[Step, ...]) -> dict[str, str]:
+    return {name: digest_of(weights.array(name)) for step in steps for name in step.sources}
+
+
+def _elements(tensor: Tensor) -> Array:
+    width = {2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
+    array: Any = tensor.detach().contiguous().view(width).numpy()
+    return array.view(f"u{tensor.element_size()}")

@@ -1,0 +1,258 @@
+"""The plan of a conversion: which tensors of the file make which tensors of the model, proved before a weight is read.
+
+The model says which tensors it has, the rules say which names and shapes the file must then hold, and the file's
+header says what it does hold. Both sides must be covered exactly: every tensor of the model is given once, every
+tensor of the file is used once, is a copy of one that is, or is dropped by a rule. All that does not fit is told in
+one message.
+"""
+
+import difflib
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from lineage import config, graph
+from lineage.components import Model, Shape
+from lineage.config import brief
+from lineage.errors import TensorMismatch
+from lineage.operations import Operation, Operations, Shapes, prove, stages
+from lineage.rules import Dialect, fill, match
+
+FLOATS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+SHOWN = 40  # offenders of one kind named in the text; the context of the error holds more
+
+
+class Info(Protocol):
+    """What a header says of a tensor."""
+
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def shape(self) -> Shape: ...
+
+
+Header = Mapping[str, Info]
+
+
+@dataclass(frozen=True)
+class Step:
+    """Some tensors of the file become some of the model. All names are the real ones."""
+
+    sources: tuple[str, ...]
+    targets: tuple[str, ...]
+    operations: Operations
+    source_shapes: Shapes
+    target_shapes: Shapes
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """A tensor of the file that the model does not need. value: the constant that it should be."""
+
+    name: str
+    why: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Copied:
+    """A tensor of the file that must equal another of the file."""
+
+    name: str
+    of: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A proved conversion. base: the prefix that the file's names have."""
+
+    model: Model
+    base: str
+    steps: tuple[Step, ...]
+    dropped: tuple[Dropped, ...]
+    copied: tuple[Copied, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as the manifest keeps it: enough to undo it without the converter."""
+        return {
+            "base": self.base,
+            "steps": [
+                {"from": list(s.sources), "to": list(s.targets)}
+                | ({"operations": [type(o).__name__ for o in s.operations]} if s.operations else {})
+                for s in self.steps
+            ],
+            "copies": {c.name: c.of for c in self.copied},
+        }
+
+
+def step_from_json(data: Mapping[str, Any], shapes: Mapping[str, Shape]) -> Step:
+    """A step of a manifest; shapes: of the model's tensors."""
+    operations = tuple(Operation.kinds[name]() for name in data.get("operations", ()))
+    after = tuple(shapes[name] for name in data["to"])
+    return Step(tuple(data["from"]), tuple(data["to"]), operations, stages(operations, after)[0], after)
+
+
+def expected(dialect: Dialect, model: Model, base: str) -> list[Step]:
+    """What the file must hold for this model, in today's spelling.
+
+    Raises TensorMismatch if the converter has no rule for a tensor of the model.
+    """
+    pending = graph.tensors(model)
+    steps = []
+    for rule in dialect.tensors:
+        for name in list(pending):
+            binding = match(rule.targets[0], name)
+            if binding is None:
+                continue
+            targets = tuple(fill(target, binding) for target in rule.targets)
+            if not all(target in pending for target in targets):
+                continue
+            after = tuple(pending.pop(target) for target in targets)
+            sources = tuple(fill(source, binding, base) for source in rule.sources)
+            steps.append(Step(sources, targets, rule.operations, stages(rule.operations, after)[0], after))
+    if pending:
+        raise TensorMismatch(
+            f"the converter has no rule for {len(pending)} tensors of the model",
+            facts=shown(pending),
+            hint="add a Rule for them",
+        )
+    return steps
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """What config and checkpoint together say. notes: for the reader of the report."""
+
+    arguments: dict[str, Any]
+    base: str
+    notes: tuple[str, ...]
+    separate: frozenset[str]
+
+
+def resolve(
+    dialect: Dialect, arguments: Mapping[str, Any], header: Header, equal: Callable[[str, str], bool]
+) -> Resolved:
+    """Let the checkpoint decide what configs leave open: which heads are there, and whether a table is shared.
+
+    equal: whether two tensors of the file hold the same bytes.
+    """
+    actual = {dialect.today(name): name for name in header}
+    base = dialect.base(actual)
+    found = {
+        find.argument: any(name.startswith(fill(find.source, {}, base)) for name in actual) for find in dialect.finds
+    }
+    resolved = {**dialect.fixed, **arguments, **found}
+    notes = []
+    separate = set()
+    for copy in dialect.copies:
+        name, of = fill(copy.source, {}, base), fill(copy.of, {}, base)
+        shared = copy.argument and resolved[copy.argument] and name in actual and of in actual
+        if copy.argument and shared and not equal(actual[name], actual[of]):
+            resolved[copy.argument] = False
+            separate.add(name)
+            notes.append(f"config.json says {copy.argument}, but {name} differs from {of}: taken as a table of its own")
+    return Resolved(resolved, base, tuple(notes), frozenset(separate))
+
+
+def make_plan(dialect: Dialect, resolved: Resolved, header: Header) -> Plan:
+    """Fit a checkpoint's header to the model, and prove it. Raises TensorMismatch naming every tensor at fault."""
+    layers = resolved.arguments.get("layers", 0)
+    if layers > len(header):  # refused here, so that the work is bounded by the file and not by what a config claims
+        raise TensorMismatch(f"config.json says {layers:,} layers, and the file holds {len(header):,} tensors in all")
+    model = config.build(dialect.config, _function(dialect), resolved.arguments)
+    actual = {dialect.today(name): name for name in header}
+    twice = [f"two spellings of {dialect.today(n)}: {n}" for n in header if actual[dialect.today(n)] != n]
+    steps = expected(dialect, model, resolved.base)
+    wanted = {name: shape for step in steps for name, shape in zip(step.sources, step.source_shapes, strict=True)}
+    rest = [name for name in actual if name not in wanted]
+    copied = _copies(dialect, resolved, rest, wanted)
+    dropped = [d for name in rest if name not in copied and (d := _drop(dialect, name, resolved.base))]
+    explained = copied.keys() | {d.name for d in dropped}
+    extra = [name for name in rest if name not in explained]
+    _refuse(header, actual, wanted, extra, twice)
+    return Plan(
+        model,
+        resolved.base,
+        tuple(replace(step, sources=tuple(actual[name] for name in step.sources)) for step in steps),
+        tuple(replace(d, name=actual[d.name]) for d in dropped),
+        tuple(Copied(actual[name], actual[of]) for name, of in copied.items()),
+    )
+
+
+def _function(dialect: Dialect) -> Callable[..., Model]:
+    from lineage.catalog import families  # the catalog knows specs and converters, and neither knows it
+
+    return families()[dialect.spec].function
+
+
+def _copies(dialect: Dialect, resolved: Resolved, rest: Iterable[str], wanted: Mapping[str, Shape]) -> dict[str, str]:
+    pairs = {fill(copy.source, {}, resolved.base): fill(copy.of, {}, resolved.base) for copy in dialect.copies}
+    return {name: pairs[name] for name in rest if name in pairs and pairs[name] in wanted}
+
+
+def _drop(dialect: Dialect, name: str, base: str) -> Dropped | None:
+    rule = next((rule for rule in dialect.drops if match(rule.source, name, base) is not None), None)
+    return Dropped(name, rule.why, rule.value) if rule else None
+
+
+def _refuse(
+    header: Header, actual: Mapping[str, str], wanted: Mapping[str, Shape], extra: Iterable[str], twice: Iterable[str]
+) -> None:
+    missing = {name: f"missing     {name}  {list(shape)}" for name, shape in wanted.items() if name not in actual}
+    shape, dtype = [], []
+    for name, want in wanted.items():
+        if name not in actual:
+            continue
+        info = header[actual[name]]
+        if tuple(info.shape) != want:
+            turned = "  (transposed?)" if tuple(info.shape) == want[::-1] else ""
+            shape.append(f"shape       {actual[name]}  {brief(list(info.shape))}, expected {list(want)}{turned}")
+        elif info.dtype not in FLOATS:
+            dtype.append(f"type        {actual[name]}  {info.dtype}, and no quantisation is declared; expected a float")
+    near = list(wanted)
+    unexpected = [
+        f"unexpected  {brief(actual[name], 200)[1:-1]}  {_shape(header[actual[name]])}{_nearest(name, near, place)}"
+        for place, name in enumerate(extra)
+    ]
+    problems = [*missing.values(), *unexpected, *shape, *dtype, *twice]
+    if problems:
+        fit = len(wanted) - len(missing) - len(shape) - len(dtype)
+        facts = [
+            line for kind in (list(missing.values()), unexpected, shape, dtype, list(twice)) for line in shown(kind)
+        ]
+        raise TensorMismatch(
+            "the checkpoint does not fill the model",
+            facts=[*facts, f"{fit} of {len(wanted)} tensors fit; nothing was written"],
+            hint="re-save the checkpoint, or see what was expected: lineage show MODEL --tensors",
+            context={"problems": problems[:1000], "problem_count": len(problems)},
+        )
+
+
+def _shape(info: Info) -> str:
+    return brief(list(info.shape))
+
+
+def _nearest(name: str, known: list[str], place: int) -> str:
+    near = difflib.get_close_matches(name, known[:5000], n=1, cutoff=0.8) if place < 5 and len(name) < 200 else []
+    return f"  (nearest known name: {near[0]})" if near else ""
+
+
+def shown(lines: Iterable[str]) -> list[str]:
+    """The first of many lines, and how many more there are."""
+    every = list(lines)
+    return every[:SHOWN] + ([f"… and {len(every) - SHOWN:,} more"] if len(every) > SHOWN else [])
+
+
+def unproved(plan: Plan) -> list[str]:
+    """The steps that are not a bijection of elements (none, unless an operation is at fault)."""
+    return [
+        ", ".join(step.sources)
+        for step in plan.steps
+        if step.operations and not prove(step.operations, step.target_shapes)
+    ]
+
+
+def elements(plan: Plan) -> int:
+    """How many numbers the plan moves."""
+    return sum(math.prod(shape) for step in plan.steps for shape in step.target_shapes)

@@ -1,0 +1,163 @@
+"""A dialect: how one public format spells one architecture. Two tables, both reversible: config keys, tensor names.
+
+Templates are typed: ``{i}`` a layer's number, ``{e}`` an expert's, ``{p}`` ``weight`` or ``bias``, ``{base}`` the
+optional prefix of the dialect. The model says which indices there are; the rules say what the file must then hold.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from lineage.config import Entry
+from lineage.operations import Operation, Operations, Split, Transpose
+
+__all__ = [
+    "Copy",
+    "Dialect",
+    "Drop",
+    "Find",
+    "Operation",
+    "Reference",
+    "Rule",
+    "Split",
+    "Tap",
+    "Transpose",
+    "fill",
+    "match",
+]
+
+Binding = dict[str, str]
+
+_HOLES = {"i": r"(?P<i>0|[1-9][0-9]{0,5})", "e": r"(?P<e>0|[1-9][0-9]{0,5})", "p": r"(?P<p>weight|bias)"}
+
+
+@lru_cache(maxsize=65536)
+def _pattern(template: str, base: str) -> re.Pattern[str]:
+    parts = re.split(r"\{(\w+)\}", template)
+    seen: set[str] = set()
+    text = ""
+    for place, part in enumerate(parts):
+        if place % 2 == 0:
+            text += re.escape(part)
+        elif part == "base":
+            text += re.escape(base)
+        else:
+            text += f"(?P={part})" if part in seen else _HOLES[part]
+            seen.add(part)
+    return re.compile(text)
+
+
+def match(template: str, name: str, base: str = "") -> Binding | None:
+    """What the template's holes hold in this name; None if the name is not of this form."""
+    found = _pattern(template, base).fullmatch(name)
+    return found.groupdict() if found else None
+
+
+def fill(template: str, binding: Mapping[str, str], base: str = "") -> str:
+    """The name that a template makes with these values in its holes."""
+    return template.format(base=base, **binding)
+
+
+@dataclass(frozen=True, init=False)
+class Rule:
+    """Tensors of a file <-> tensors of the model: names by template, contents by invertible operations."""
+
+    sources: tuple[str, ...]
+    targets: tuple[str, ...]
+    operations: Operations
+
+    def __init__(self, source: str | tuple[str, ...], target: str | tuple[str, ...], *operations: Operation) -> None:
+        object.__setattr__(self, "sources", (source,) if isinstance(source, str) else source)
+        object.__setattr__(self, "targets", (target,) if isinstance(target, str) else target)
+        object.__setattr__(self, "operations", operations)
+
+
+@dataclass(frozen=True)
+class Drop:
+    """A tensor that files carry and the model does not need. why: the reason. value: the constant that it should be.
+
+    A tensor that is that constant is restored when the original is written back; any other value is lost, and said so.
+    """
+
+    source: str
+    why: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A second copy of another tensor of the file: present in some files, absent in others.
+
+    argument: the spec's flag that says the two are one; a copy that differs turns it off. None: a copy that differs
+    is refused.
+    """
+
+    source: str
+    of: str
+    argument: str | None = None
+
+
+@dataclass(frozen=True)
+class Find:
+    """An argument that the checkpoint decides: true if this tensor is in the file."""
+
+    source: str
+    argument: str
+
+
+@dataclass(frozen=True)
+class Tap:
+    """The same activation under both names: a module of the reference <-> a component's path.
+
+    at: whether it is the module's "output" or its "input". entry: the module whose input is the component's, if not
+    the source itself. feeds: the component's inputs as other paths of the model, where no one module has them.
+    Modules with tensors of their own need no Tap unless one of these is special: the rules pair them.
+    """
+
+    source: str
+    target: str
+    at: str = "output"
+    entry: str | None = None
+    feeds: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The reference's class for a model with these parts, and where it puts the outputs (ours -> its own)."""
+
+    name: str
+    parts: tuple[str, ...]
+    outputs: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dialect:
+    """One public spelling of one spec. base prefixes are tried in order; spellings: old endings -> today's."""
+
+    spec: str
+    model_types: tuple[str, ...]
+    config: tuple[Entry, ...]
+    tensors: tuple[Rule, ...]
+    references: tuple[Reference, ...]
+    prefixes: tuple[str, ...] = ("",)
+    fixed: Mapping[str, object] = field(default_factory=dict)
+    finds: tuple[Find, ...] = ()
+    copies: tuple[Copy, ...] = ()
+    drops: tuple[Drop, ...] = ()
+    taps: tuple[Tap, ...] = ()
+    spellings: Mapping[str, str] = field(default_factory=dict)
+
+    def base(self, names: Iterable[str]) -> str:
+        """The prefix that this file uses: the first under which its first tensor is found."""
+        present = set(names)
+        anchor = self.tensors[0].sources[0]
+        found = [prefix for prefix in self.prefixes if fill(anchor, {}, prefix) in present]
+        return (found or list(self.prefixes))[0]
+
+    def today(self, name: str) -> str:
+        """A tensor's name in the dialect's present spelling."""
+        for old, new in self.spellings.items():
+            if name.endswith(old):
+                return name[: -len(old)] + new
+        return name

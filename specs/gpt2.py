@@ -1,0 +1,50 @@
+"""GPT-2 (Radford et al., 2019): GPT with the norm moved inside the branch, and one more before the head."""
+
+from dataclasses import replace
+
+from lineage.components import Attention, Block, LayerNorm, Model, Residual, head_width
+
+from .gpt import gpt
+
+YEAR, PARENT = 2019, "gpt"
+PAPER = "Radford et al. 2019, Language Models are Unsupervised Multitask Learners"
+
+
+def gpt2(
+    *,
+    vocab: int = 50257,
+    context: int = 1024,
+    width: int = 768,
+    layers: int = 12,
+    heads: int = 12,
+    mlp_width: int | None = None,
+    activation: str = "gelu_new",
+    eps: float = 1e-5,
+    tied: bool = True,
+    scaled: bool = True,
+    scaled_by_layer: bool = False,
+) -> Model:
+    """scaled: scores are divided by √head_width. scaled_by_layer: and by the layer's number, from 1 (Mistral-GPT2)."""
+    base = gpt(
+        vocab=vocab, context=context, width=width, layers=layers, heads=heads, mlp_width=mlp_width,
+        activation=activation, eps=eps, tied=tied,
+    )  # fmt: skip
+    norm = LayerNorm(eps=eps)
+    scale = head_width(width, heads) ** -0.5 if scaled else 1.0
+
+    def block(old: Block, layer: int) -> Block:
+        attention, mlp = old.attention.body, old.mlp.body
+        if isinstance(attention, Attention) and (scaled_by_layer or not scaled):
+            attention = replace(attention, scale=scale / (layer + 1) if scaled_by_layer else scale)
+        return Block(attention=Residual(body=attention, norm_input=norm), mlp=Residual(body=mlp, norm_input=norm))
+
+    return replace(base, blocks=tuple(block(old, i) for i, old in enumerate(base.blocks)), norm=norm)
+
+
+PUBLISHED = {
+    "gpt2": {},
+    "gpt2-medium": {"width": 1024, "layers": 24, "heads": 16},
+    "gpt2-large": {"width": 1280, "layers": 36, "heads": 20},
+    "gpt2-xl": {"width": 1600, "layers": 48, "heads": 25},
+    "distilgpt2": {"layers": 6},
+}
