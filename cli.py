@@ -14,7 +14,7 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 import lineage
-from lineage.errors import LineageError, ResourceError
+from lineage.errors import LineageError, ResourceError, SourceError, UsageError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -46,7 +46,7 @@ def say(lines: Iterable[str]) -> None:
 
     try:
         for line in lines:
-            print(plain(line, sys.stdout.encoding or "utf-8"))
+            print(plain(line, sys.stdout.encoding or "utf-8").replace("\n", "\\n"))
         sys.stdout.flush()
     except (BrokenPipeError, ValueError, OSError):
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (kept open until exit, so that the flush there finds it)
@@ -54,9 +54,10 @@ def say(lines: Iterable[str]) -> None:
 
 def say_json(data: Mapping[str, Any]) -> None:
     """Print one JSON document to stdout."""
-    say([json.dumps(data, indent=2, ensure_ascii=True)])
+    say(json.dumps(data, indent=2, ensure_ascii=True).splitlines())
 
 
+PATH = click.Path(path_type=Path)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 
 
@@ -67,7 +68,7 @@ def source_options(function: Function) -> Function:
             click.option("--revision", help="Branch, tag or commit of a hub repository."),
             click.option("--token", envvar="HF_TOKEN", help="Hub token (default: the stored one)."),
             click.option("--cache-dir", type=click.Path(path_type=Path), help="Where hub files are kept."),
-            click.option("--offline", is_flag=True, help="Use cached and local files alone."),
+            click.option("--offline", "local_files_only", is_flag=True, help="Use cached and local files alone."),
             click.option(
                 "--allow-pickle", is_flag=True, help="Read pytorch_model.bin, with torch's weights-only reader."
             ),
@@ -75,11 +76,6 @@ def source_options(function: Function) -> Function:
     ):
         function = option(function)
     return function
-
-
-def where(revision: str | None, token: str | None, cache_dir: Path | None, offline: bool) -> dict[str, Any]:
-    """The same options as the Python functions name them."""
-    return {"revision": revision, "token": token, "cache_dir": cache_dir, "local_files_only": offline}
 
 
 @cli.command()
@@ -96,10 +92,7 @@ def where(revision: str | None, token: str | None, cache_dir: Path | None, offli
 @click.option("--strict", is_flag=True, help="Refuse config keys that the reference does not know either.")
 @source_options
 @json_option
-def convert(
-    model: str, output: Path | None, verify: str, force: bool, strict: bool, revision: str | None, token: str | None,
-    cache_dir: Path | None, offline: bool, allow_pickle: bool, as_json: bool,
-) -> None:  # fmt: skip
+def convert(model: str, verify: str, as_json: bool, **options: Any) -> None:
     """Convert MODEL and compare it with the reference.
 
     MODEL is a hub id (ORG/NAME or ORG/NAME@REVISION), a directory, or a weights file beside its config.json. The
@@ -108,10 +101,7 @@ def convert(
     """
     from lineage.render import text
 
-    done = lineage.convert(
-        model, output, verify=verify == "full", force=force, strict=strict, allow_pickle=allow_pickle,
-        **where(revision, token, cache_dir, offline),
-    )  # fmt: skip
+    done = lineage.convert(model, verify=verify == "full", **options)
     if as_json:
         say_json({"schema": "lineage.convert/1", "output": str(done.output), "manifest": done.manifest,
                   "report": done.report.to_dict() if done.report else None})  # fmt: skip
@@ -123,31 +113,50 @@ def convert(
 
 
 @cli.command()
-@click.argument("model")
+@click.argument("model", required=False)
+@click.option("--tiny", metavar="FAMILY", help="Verify a tiny model of a family or model type, with spread weights.")
+@click.option("--level", "levels", multiple=True, metavar="LEVEL", help="This level alone (repeatable).")
 @click.option(
-    "--against", default="transformers", show_default=True, help="The reference's checkpoint: a hub id or directory."
+    "--blocks", is_flag=True, help="One module's weights in memory at a time: for what is larger than memory."
+)
+@click.option("--prompts", type=PATH, help="A line a prompt: text, or token ids as [1, 2, 3].")
+@click.option("--golden", type=PATH, help="Compare with this file, without transformers.")
+@click.option("--save-golden", type=PATH, help="Write the results to this file, for --golden.")
+@click.option("--trace", type=PATH, help="Write every component's figures: FILE.html or FILE.json.")
+@click.option(
+    "--against", default="transformers", show_default=True, help="The reference's checkpoint: hub id or folder."
 )
 @click.option(
-    "--rtol", type=click.FloatRange(min=0), help="Limit on the fp32 relative difference (default: measured noise)."
+    "--rtol", type=click.FloatRange(min=0), help="Limit on the fp32 relative difference, for the measured one."
 )
 @source_options
 @json_option
-def verify(
-    model: str, against: str, rtol: float | None, revision: str | None, token: str | None, cache_dir: Path | None,
-    offline: bool, allow_pickle: bool, as_json: bool,
-) -> None:  # fmt: skip
+def verify(model: str | None, as_json: bool, **options: Any) -> None:
     """Compare MODEL, converted or not, with transformers, level by level.
 
     A converted directory needs nothing else: its mapping is undone, the result must be the source's tensors bit for
     bit, and transformers is given those. Exit code 3 if they differ; the components at fault are named.
+
+    \b
+    Levels
+      static     names, shapes and indices fit; the mapping is a bijection
+      bytes      the mapping undone gives the source's tensors bit for bit
+      reference  transformers holds the file's numbers in memory
+      replay     each component, fed the reference's own input, gives its output
+      fp64       the results in double precision, free of noise
+      fp32       the results against the reference's measured noise
+      behaviour  padding, batches, prefixes, causality, greedy tokens
+      training   the loss and every gradient
+      bf16       our error against the fp64 truth next to the reference's own
     """
-    report = lineage.verify(
-        model, against, rtol=rtol, allow_pickle=allow_pickle, **where(revision, token, cache_dir, offline)
-    )
+    from lineage.parity.asked import asked
+
+    report = asked(model, **options)
     if as_json:
         say_json(report.to_dict())
     else:
-        say([*report.lines(), f"{'verified' if report.passed else 'NOT EQUAL'} {model}   against {report.against}"])
+        verdict = "verified" if report.passed else "NOT EQUAL"
+        say([*report.lines(), f"{verdict} {report.subject}   against {report.against}"])
     _judge(report)
 
 
@@ -161,10 +170,7 @@ def _judge(report: Any) -> None:
 @click.option("--tensors", is_flag=True, help="List every tensor, with its source where there is one.")
 @source_options
 @json_option
-def show(
-    what: str, tensors: bool, revision: str | None, token: str | None, cache_dir: Path | None, offline: bool,
-    allow_pickle: bool, as_json: bool,
-) -> None:  # fmt: skip
+def show(what: str, tensors: bool, as_json: bool, allow_pickle: bool, **access: Any) -> None:
     """Show what a model is made of.
 
     WHAT is a spec's name (see `lineage families`), a directory or its config.json, or a hub id. spec:NAME and hf://NAME
@@ -174,7 +180,7 @@ def show(
     from lineage.describe import describe
     from lineage.render import text
 
-    found = describe(what, Access(revision, token, cache_dir, offline), allow_pickle)
+    found = describe(what, Access(**access), allow_pickle)
     say_json(found.to_dict()) if as_json else say(text.show(found, tensors))
 
 
@@ -203,50 +209,58 @@ def env(as_json: bool) -> None:
     say_json({"schema": "lineage.env/1", **found}) if as_json else say(text.environment(found))
 
 
-def _terminated(number: int, frame: FrameType | None) -> NoReturn:
+def _stopped(number: int, frame: FrameType | None) -> NoReturn:
     raise SystemExit(128 + number)
 
 
-def _complain(error: LineageError) -> None:
-    """An error as text on stderr, or as JSON on stdout where that was asked for."""
+def _complain(error: LineageError) -> int:
+    """An error as text on stderr, or as JSON on stdout where that was asked for. Returns its exit code."""
     if "--json" in sys.argv:
         say_json({"error": error.to_dict()})
-        return
+        return error.exit_code
     from lineage.render.text import plain
 
     lines = [f"error[{error.code}]: {error.message} (exit {error.exit_code})", *(f"  {fact}" for fact in error.facts)]
     if error.hint:
         lines.append(f"help: {error.hint}")
     for line in lines:
-        click.echo(plain(line, sys.stderr.encoding or "utf-8"), err=True)
+        click.echo(plain(line, sys.stderr.encoding or "utf-8").replace("\n", "\\n"), err=True)
+    return error.exit_code
+
+
+def _run() -> int:
+    """Run the command line; every outcome has its exit code (see `lineage --help`)."""
+    try:
+        return cli(standalone_mode=False) or 0
+    except LineageError as error:
+        return _complain(error)
+    except click.ClickException as error:
+        if "--json" in sys.argv:
+            return _complain(UsageError(error.format_message()))
+        error.show()
+        return error.exit_code
+    except MemoryError:
+        return _complain(ResourceError("not enough memory"))
+    except Exception as error:
+        if os.environ.get("LINEAGE_DEBUG"):
+            traceback.print_exc()
+        if isinstance(error, OSError) and error.filename:  # the user's files, not our fault
+            return _complain(SourceError(f"{error.filename}: {error.strerror}"))
+        fault = f"{type(error).__name__}: {str(error)[:200]}"
+        return _complain(LineageError(fault, hint="a fault of lineage; LINEAGE_DEBUG=1 shows where"))
 
 
 def main() -> None:
-    """Run the command line; every outcome has its exit code (see `lineage --help`)."""
-    signal.signal(signal.SIGTERM, _terminated)
+    """The command. A signal that asks it to stop lets it clean up first; one that is ignored stays so."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _stopped)
     try:
-        code = cli(standalone_mode=False) or 0
-    except LineageError as error:
-        _complain(error)
-        code = error.exit_code
-    except click.ClickException as error:
-        error.show()
-        code = error.exit_code
-    except (KeyboardInterrupt, click.Abort):
-        click.echo("interrupted; nothing was left half-written", err=True)
-        code = 130
-    except MemoryError:
-        _complain(ResourceError("not enough memory"))
-        code = ResourceError.exit_code
-    except Exception as error:
-        code = 1
-        if os.environ.get("LINEAGE_DEBUG"):
-            traceback.print_exc()
-        _complain(
-            LineageError(
-                f"{type(error).__name__}: {str(error)[:200]}", hint="a fault of lineage; LINEAGE_DEBUG=1 shows where"
-            )
-        )
+        code = _run()
+    except SystemExit as stop:
+        if isinstance(stop.code, int) and stop.code > 128:
+            click.echo("interrupted; nothing was left half-written", err=True)
+        raise
     sys.exit(code)
 
 

@@ -36,13 +36,15 @@ def bert(
     activation: str = "gelu",
     head_activation: str | None = None,
     eps: float = 1e-12,
+    padding: int | None = 0,
     pad: int | None = None,
     head: bool = True,
     tied: bool = True,
     pooler: bool = False,
     next_sentence: bool = False,
 ) -> Model:
-    """head_activation: None is the body's. pad: position ids skip this token; None counts every token.
+    """head_activation: None is the body's. padding: see Embed. pad: position ids skip this token, which is the
+    padding then; None counts every token.
 
     head, pooler, next_sentence: which of the heads there are; next_sentence reads what the pooler gives.
     """
@@ -53,13 +55,14 @@ def bert(
     mlp = FeedForward(width=mlp_width, activation=activation, bias=True)
     block = Block(attention=Residual(body=attention, norm_sum=norm), mlp=Residual(body=mlp, norm_sum=norm))
     ids = Consecutive() if pad is None else SkipPadding(pad=pad)
-    transform = Transform(activation=head_activation or activation, norm=norm)
+    transform = Transform(activation=activation if head_activation is None else head_activation, norm=norm)
     return Model(
         embed=Embed(
             vocab=vocab,
             width=width,
+            padding=padding if pad is None else pad,
             positions=LearnedPositions(length=context, ids=ids),
-            segments=Segments(count=segments) if segments else None,
+            segments=Segments(count=segments) if segments is not None else None,
             norm=norm,
         ),
         blocks=(block,) * layers,
@@ -71,6 +74,7 @@ def bert(
 
 LARGE = {"width": 1024, "layers": 24, "heads": 16, "mlp_width": 4096}
 
+TINY = {"vocab": 101, "context": 160, "width": 24, "layers": 3, "heads": 3, "mlp_width": 40}
 PUBLISHED = {
     "bert": {},
     "bert-large": LARGE,

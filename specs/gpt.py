@@ -32,7 +32,7 @@ def gpt(
 ) -> Model:
     norm = LayerNorm(eps=eps)
     attention = Attention(heads=heads, kv_heads=heads, head_width=head_width(width, heads), mask=Causal(), bias=True)
-    mlp = FeedForward(width=mlp_width or 4 * width, activation=activation, bias=True)
+    mlp = FeedForward(width=4 * width if mlp_width is None else mlp_width, activation=activation, bias=True)
     block = Block(attention=Residual(body=attention, norm_sum=norm), mlp=Residual(body=mlp, norm_sum=norm))
     return Model(
         embed=Embed(vocab=vocab, width=width, positions=LearnedPositions(length=context)),
@@ -41,4 +41,5 @@ def gpt(
     )
 
 
+TINY = {"vocab": 101, "context": 160, "width": 24, "layers": 3, "heads": 3}
 PUBLISHED: dict[str, dict[str, int]] = {"gpt": {}}

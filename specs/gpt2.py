@@ -41,6 +41,7 @@ def gpt2(
     return replace(base, blocks=tuple(block(old, i) for i, old in enumerate(base.blocks)), norm=norm)
 
 
+TINY = {"vocab": 101, "context": 160, "width": 24, "layers": 3, "heads": 3}
 PUBLISHED = {
     "gpt2": {},
     "gpt2-medium": {"width": 1024, "layers": 24, "heads": 16},

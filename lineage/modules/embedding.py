@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lineage import components as c
+from lineage.errors import UsageError
 from lineage.modules.registry import make, make_or_pass, runs
 
 
@@ -20,7 +21,10 @@ class LearnedPositions(nn.Module):
     def forward(self, ids_BT: Tensor, positions_BT: Tensor | None = None) -> Tensor:
         if positions_BT is None:
             positions_BT = self.position_ids(ids_BT)
-        return F.embedding(positions_BT, self.weight)
+            longest = self.weight.shape[0] - (0 if self.pad is None else self.pad + 1)
+            if ids_BT.shape[1] > longest:
+                raise UsageError(f"{ids_BT.shape[1]} tokens, and the table of positions has {longest}")
+        return F.embedding(positions_BT, self.weight, padding_idx=self.pad)
 
     def position_ids(self, ids_BT: Tensor) -> Tensor:
         """[B, T] or [1, T]."""
@@ -48,7 +52,7 @@ class Embed(nn.Module):
 
     def __init__(self, spec: c.Embed, width: int) -> None:
         super().__init__()
-        self.tokens = nn.Embedding(spec.vocab, spec.width)
+        self.tokens = nn.Embedding(spec.vocab, spec.width, padding_idx=spec.padding)
         self.positions = make(spec.positions, spec.width) if spec.positions else None
         self.segments = make(spec.segments, spec.width) if spec.segments else None
         self.norm = make_or_pass(spec.norm, spec.width)

@@ -8,10 +8,11 @@ import numpy as np
 import torch
 
 from lineage import components, graph
+from lineage.checkpoint.files import read_json
 from lineage.checkpoint.safetensors import read_header
 from lineage.checkpoint.source import Access
 from lineage.checkpoint.target import MANIFEST
-from lineage.checkpoint.weights import Weights, read_json
+from lineage.checkpoint.weights import Weights
 from lineage.conversion import SCHEMA, Checkpoint, open_checkpoint
 from lineage.errors import FileDamaged, UsageError
 from lineage.modules.model import Model, build

@@ -7,12 +7,13 @@ Taps name the pairs that own no tensor.
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from lineage.modules.model import Output
 from lineage.parity.probes import Probe
 from lineage.plan import Step
 from lineage.rules import Dialect, Tap, fill, match
@@ -98,24 +99,24 @@ class Recorder:
             (path for path in waiting if path not in self.calls), waiting[0]
         )  # a shared module is called in turn
         tensors = tuple(value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
-        first = next(
-            (
-                value
-                for value in (output if isinstance(output, tuple | list) else [output])
-                if isinstance(value, Tensor)
-            ),
-            None,
-        )
-        self.calls[path] = Call(tensors, first, (args, kwargs))
+        self.calls[path] = Call(tensors, tensor_of(output), (args, kwargs))
         self.order.append(path)
 
 
-def record(model: nn.Module, arguments: Mapping[str, Tensor]) -> Recorder:
-    """Run a model once and keep what passed through every module."""
+def record(model: nn.Module, arguments: Mapping[str, Tensor] | Sequence[Tensor]) -> Recorder:
+    """Run a model once, on arguments by name or by place, and keep what passed through every module."""
     recorder = Recorder(model)
     with torch.no_grad(), recorder:
-        model(**arguments)
+        model(**arguments) if isinstance(arguments, Mapping) else model(*arguments)
     return recorder
+
+
+def tensor_of(output: Any) -> Tensor | None:
+    """What of an output is compared: itself, a record's logits or hidden states, the first tensor of several."""
+    if isinstance(output, Output):
+        return output.hidden if output.logits is None else output.logits
+    values = output if isinstance(output, tuple | list) else output.values() if isinstance(output, dict) else [output]
+    return next((value for value in values if isinstance(value, Tensor)), None)
 
 
 def their_value(pair: Pair, theirs: Recorder, prefix: str) -> Tensor | None:
@@ -143,6 +144,9 @@ class Node:
     theirs: str
     inherited: float
     local: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
 
 
 def kept(value: Tensor, probe: Probe) -> Tensor:

@@ -43,6 +43,13 @@ def distance(ours: Tensor, theirs: Tensor) -> float:
     return gap / top if top else (0.0 if gap == 0 else float("inf"))
 
 
+def rms(ours: Tensor, truth: Tensor, keep_BT: Tensor | None) -> float:
+    """Root of the mean squared difference, at the positions that count."""
+    gap = (ours.double() - truth.double()).pow(2)
+    kept = gap[keep_BT] if keep_BT is not None and gap.dim() == 3 else gap
+    return kept.mean().sqrt().item()
+
+
 def compare(output: str, probe: str, ours: Tensor, theirs: Tensor, keep_BT: Tensor | None) -> Figures:
     """Compare two results of one call, [B, T, V] or [B, V]; keep_BT chooses the positions of the former."""
     if ours.shape != theirs.shape:

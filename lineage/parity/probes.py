@@ -65,7 +65,8 @@ def pad_token(spec: c.Model) -> int | None:
     return ids.pad if isinstance(ids, c.SkipPadding) else None
 
 
-def _tokens(spec: c.Model, rows: int, length: int, generator: torch.Generator) -> Tensor:
+def tokens(spec: c.Model, rows: int, length: int, generator: torch.Generator) -> Tensor:
+    """[rows, length] random tokens, none of them padding."""
     ids_BT = torch.randint(0, spec.embed.vocab, (rows, length), generator=generator)
     pad = pad_token(spec)
     if pad is not None and spec.embed.vocab > 1:
@@ -80,7 +81,7 @@ def _segments(spec: c.Model, rows: int, length: int) -> Tensor | None:
 
 
 def _probe(spec: c.Model, name: str, rows: int, length: int, generator: torch.Generator) -> Probe:
-    return Probe(name, _tokens(spec, rows, length, generator), None, _segments(spec, rows, length))
+    return Probe(name, tokens(spec, rows, length, generator), None, _segments(spec, rows, length))
 
 
 def _padded(spec: c.Model, length: int, generator: torch.Generator) -> Probe | None:
@@ -90,7 +91,7 @@ def _padded(spec: c.Model, length: int, generator: torch.Generator) -> Probe | N
     keep_BT = torch.ones(3, length, dtype=torch.bool)
     keep_BT[0, length - length // 4 :] = False
     keep_BT[1, : length // 3] = False
-    ids_BT = _tokens(spec, 3, length, generator)
+    ids_BT = tokens(spec, 3, length, generator)
     pad = pad_token(spec)
     ids_BT = torch.where(keep_BT, ids_BT, 0 if pad is None else pad)
     return Probe("padded", ids_BT, keep_BT, _segments(spec, 3, length))

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,10 +42,10 @@ def quiet() -> Iterator[None]:
 
 @dataclass
 class Material:
-    """What the reference is loaded from: a directory with config and weights, or a config with tensors in memory."""
+    """What the reference is loaded from: a directory with config and weights, or a config with a way to its tensors."""
 
     directory: Path
-    tensors: Mapping[str, Tensor] | None = None
+    tensors: Callable[[], Mapping[str, Tensor]] | None = None
 
 
 @contextlib.contextmanager
@@ -67,6 +67,7 @@ def load(reference: Reference, material: Material, dtype: torch.dtype, attention
     import transformers
 
     kind = getattr(transformers, reference.name)
+    attention = attention if kind._supports_sdpa else "eager"
     options: dict[str, Any] = {"dtype": dtype, "attn_implementation": attention}
     if reference.name.endswith("Model") and "pooler" not in reference.parts and _takes_pooler(kind):
         options["add_pooling_layer"] = False
@@ -76,7 +77,7 @@ def load(reference: Reference, material: Material, dtype: torch.dtype, attention
             if material.tensors is None:
                 model = kind.from_pretrained(material.directory, config=config, **options)
             else:
-                model = kind.from_pretrained(None, config=config, state_dict=dict(material.tensors), **options)
+                model = kind.from_pretrained(None, config=config, state_dict=dict(material.tensors()), **options)
         except (OSError, RuntimeError, ValueError, KeyError) as error:
             raise TensorMismatch(
                 f"transformers cannot load this checkpoint as {reference.name}",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from lineage.parity.activations import Node, Pair, Recorder, find, kept, record, their_value
+from lineage.parity.activations import Node, Pair, Recorder, find, kept, record, tensor_of, their_value
 from lineage.parity.figures import distance
 from lineage.parity.probes import Probe
 
@@ -32,9 +32,13 @@ def trace(
     probe: Probe,
     their_arguments: Mapping[str, Tensor],
     limit: float,
+    our_arguments: Sequence[Tensor] = (),
 ) -> Trace:
-    """Run both sides once, compare every pair, and replay every component. limit: on the relative distance."""
-    own, reference = record(ours, probe.arguments()), record(theirs, their_arguments)
+    """Run both sides once, compare every pair, and replay every component.
+
+    limit: on the relative distance. our_arguments: by place, for a module that does not take the probe's names.
+    """
+    own, reference = record(ours, our_arguments or probe.arguments()), record(theirs, their_arguments)
     prefix = getattr(theirs, "base_model_prefix", "")
     values = {pair.ours: value for pair in mapping if (value := their_value(pair, reference, prefix)) is not None}
     nodes = []
@@ -57,7 +61,7 @@ def trace(
 
 
 def _inside(path: str, whole: str) -> bool:
-    return path.startswith(whole + ".")
+    return path.startswith(whole + ".") if whole else path != ""
 
 
 def _fed(pair: Pair, values: Mapping[str, Tensor], reference: Recorder, prefix: str) -> tuple[Tensor, ...]:
@@ -75,4 +79,4 @@ def _replay(module: nn.Module, own: Recorder, path: str, fed: Iterable[Tensor]) 
     given = [waiting.pop(0) if waiting and isinstance(arg, Tensor) else arg for arg in args]
     with torch.no_grad():
         output = module(*given, **kwargs)
-    return output if isinstance(output, Tensor) else None
+    return tensor_of(output)

@@ -49,7 +49,10 @@ def passed(name: str, good: bool, summary: str, details: Iterable[str] = (), **m
 
 @dataclass(frozen=True)
 class Report:
-    """A verification. subject and against: what was compared with what; conditions: versions, threads, device."""
+    """A verification. subject, against: what was compared; conditions: versions, threads, device.
+
+    guilty: components at fault by themselves; nodes: every component of one traced run; faults: the reference's own.
+    """
 
     subject: str
     against: str
@@ -57,6 +60,8 @@ class Report:
     conditions: dict[str, Any] = field(default_factory=dict)
     guilty: tuple[dict[str, Any], ...] = ()
     first_divergence: dict[str, Any] | None = None
+    nodes: tuple[dict[str, Any], ...] = ()
+    faults: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -97,6 +102,8 @@ class Report:
             "first_divergence": self.first_divergence,
             "guilty": list(self.guilty),
             "likely": likely(self.guilty),
+            "nodes": list(self.nodes),
+            "reference_faults": list(self.faults),
             "conditions": self.conditions,
             "notes": list(self.notes),
         }
@@ -117,7 +124,7 @@ class Report:
         lines = []
         for level in self.levels:
             lines.append(
-                f"{level.name:8} {level.summary:62} {'ok' if level.verdict == 'passed' else level.verdict.upper()}"
+                f"{level.name:9} {level.summary:63} {'ok' if level.verdict == 'passed' else level.verdict.upper()}"
             )
             lines += [f"         {detail}" for detail in level.details]
         if self.first_divergence:
@@ -131,6 +138,7 @@ class Report:
             lines.append(f"         … and {len(self.guilty) - 8} more components")
         if cause := likely(self.guilty):
             lines.append(f"likely   {cause}")
+        lines += [f"fault    of the reference: {fault}" for fault in self.faults]
         return lines + [f"note     {note}" for note in self.notes]
 
 

@@ -4,7 +4,6 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +18,7 @@ from lineage.conversion import Checkpoint, open_checkpoint
 from lineage.errors import UsageError
 from lineage.modules.loading import assembled, converted_weights, from_pretrained, read_manifest, to_torch
 from lineage.modules.model import Model
-from lineage.operations import Array, invert
+from lineage.operations import Array, apply, invert
 from lineage.parity import reference
 from lineage.plan import Step, step_from_json
 from lineage.rules import Dialect
@@ -83,7 +82,7 @@ def _converted(directory: Path, module: Model | None = None) -> Subject:
 
     @contextlib.contextmanager
     def material() -> Iterator[reference.Material]:
-        yield reference.Material(directory / "source", _state(made, plan["copies"]))
+        yield reference.Material(directory / "source", lambda: _state(made, plan["copies"]))
 
     made = Subject(
         name=str(directory),
@@ -115,10 +114,13 @@ def _state(made: Subject, copies: Mapping[str, str]) -> dict[str, Tensor]:
 
 
 def _checkpoint(checkpoint: Checkpoint) -> Subject:
-    model = assembled(checkpoint)
-    state = model.state_dict()
-    plan = checkpoint.plan
-    types = {t: checkpoint.weights[step.sources[0]].dtype for step in plan.steps for t in step.targets}
+    plan, weights = checkpoint.plan, checkpoint.weights
+    places = {target: (step, place) for step in plan.steps for place, target in enumerate(step.targets)}
+
+    def read(name: str) -> Array:
+        step, place = places[name]
+        return apply(step.operations, [weights.array(source) for source in step.sources], step.target_shapes)[place]
+
     return Subject(
         name=checkpoint.source.origin,
         spec=plan.model,
@@ -127,20 +129,14 @@ def _checkpoint(checkpoint: Checkpoint) -> Subject:
         steps=plan.steps,
         copies={copy.name: copy.of for copy in plan.copied},
         dropped=tuple(drop.name for drop in plan.dropped),
-        read=lambda name: _elements(state[name]),
-        types=types,
-        source_digests=_digests(checkpoint.weights, plan.steps),
+        read=read,
+        types={target: weights[step.sources[0]].dtype for target, (step, _) in places.items()},
+        source_digests=_digests(weights, plan.steps),
         own_digests={},
-        make=lambda dtype: _as(model, dtype),
-        material=lambda: reference.staged(checkpoint.source, checkpoint.weights),
+        make=lambda dtype: assembled(checkpoint).to(dtype),
+        material=lambda: reference.staged(checkpoint.source, weights),
     )
 
 
 def _digests(weights: Weights, steps: tuple[Step, ...]) -> dict[str, str]:
     return {name: digest_of(weights.array(name)) for step in steps for name in step.sources}
-
-
-def _elements(tensor: Tensor) -> Array:
-    width = {2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
-    array: Any = tensor.detach().contiguous().view(width).numpy()
-    return array.view(f"u{tensor.element_size()}")

@@ -1,0 +1,127 @@
+"""What a model does beyond one forward: padding, batches, prefixes, lengths, causality, greedy generation.
+
+All in double precision, where equal means 1e-12. B batch, T tokens.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from lineage.errors import UsageError
+from lineage.modules.model import Model
+from lineage.parity import reference
+from lineage.parity.figures import distance
+from lineage.parity.islands import lifted
+from lineage.parity.levels import FP64_LIMIT
+from lineage.parity.probes import Probe, pad_token, tokens, usable_length
+from lineage.parity.report import Level, passed
+from lineage.parity.session import Session
+
+LENGTH, NEW = 12, 8  # tokens of a row, tokens generated
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One question with its answer."""
+
+    question: str
+    good: bool
+    figure: str
+
+
+def behaviour(session: Session) -> Level:
+    """The level: every question with its answer."""
+    ours, theirs = session.pair(torch.float64)
+    with lifted():
+        found = list(_findings(session, ours, theirs))
+    wrong = [f"{finding.question}: {finding.figure}" for finding in found if not finding.good]
+    names = ", ".join(finding.question for finding in found)
+    summary = f"{len(found) - len(wrong)} of {len(found)} hold"
+    return passed("behaviour", not wrong, summary, wrong or [names[:300]])
+
+
+def _findings(session: Session, ours: Model, theirs: nn.Module) -> Iterator[Finding]:
+    spec = session.made.spec
+    length = min(LENGTH, usable_length(spec))
+    rows_BT = tokens(spec, 3, length, torch.Generator().manual_seed(7))
+    output = next(iter(session.reference.outputs))
+
+    def own(probe: Probe, positions_BT: Tensor | None = None) -> Tensor:
+        with torch.no_grad():
+            value: Tensor = getattr(ours(**probe.arguments(), position_ids=positions_BT), output)
+        return value
+
+    def its(probe: Probe) -> Tensor:
+        return reference.run(theirs, probe, session.reference)[output]
+
+    alone = torch.cat([own(Probe("row", row_T[None])) for row_T in rows_BT])
+    yield _equal("rows do not depend on their batch", own(Probe("rows", rows_BT)), alone)
+    if alone.dim() == 3:
+        yield from _padding(own, rows_BT, alone, pad_token(spec))
+        yield _causality("ours", own, rows_BT, session.causal)
+        finding = _causality("the reference", its, rows_BT, session.causal)
+        if not finding.good:
+            session.faults.append(f"its forward is {'not ' if session.causal else ''}causal")
+        yield finding
+    if session.causal and output == "logits":
+        steps = [own(Probe("prefix", rows_BT[:, :n]))[:, -1] for n in range(1, length + 1)]
+        yield _equal("token by token equals the whole", torch.stack(steps, 1), alone)
+        if length > NEW:
+            yield _greedy(own, theirs, rows_BT[:1, : length - NEW])
+    if spec.embed.positions is not None:
+        yield _too_long(own, tokens(spec, 1, usable_length(spec) + 1, torch.Generator().manual_seed(8)))
+
+
+def _equal(question: str, have: Tensor, want: Tensor) -> Finding:
+    apart = distance(have, want)
+    return Finding(question, apart <= FP64_LIMIT, f"off by {apart:.1e}")
+
+
+def _padding(own: Callable[..., Tensor], rows_BT: Tensor, alone: Tensor, pad: int | None) -> Iterator[Finding]:
+    """Each row with three tokens of padding on either side, against the row alone."""
+    rows, length = rows_BT.shape
+    filler = torch.full((rows, 3), 0 if pad is None else pad)
+    real, none = torch.ones(rows, length, dtype=torch.bool), torch.zeros(rows, 3, dtype=torch.bool)
+    right = Probe("right", torch.cat([rows_BT, filler], 1), torch.cat([real, none], 1))
+    left = Probe("left", torch.cat([filler, rows_BT], 1), torch.cat([none, real], 1))
+    counted_BT = (left.arguments()["attention_mask"].cumsum(1) - 1).clamp(min=0)
+    yield _equal("padding on the right changes nothing", own(right)[:, :length], alone)
+    yield _equal(
+        "padding on the left changes nothing", own(left, None if pad is not None else counted_BT)[:, 3:], alone
+    )
+
+
+def _causality(side: str, run: Callable[[Probe], Tensor], rows_BT: Tensor, causal: bool) -> Finding:
+    """Another last token must leave earlier results alone if the model is causal, and change them if it is not."""
+    other_BT = rows_BT.clone()
+    other_BT[:, -1] = rows_BT[:, 0]
+    other_BT[:, -1] = torch.where(other_BT[:, -1] == rows_BT[:, -1], rows_BT[:, 1], other_BT[:, -1])
+    probe = Probe("rows", rows_BT)
+    apart = distance(run(replace(probe, ids_BT=other_BT))[:, :-1], run(probe)[:, :-1])
+    return Finding(
+        f"{side}: {'no' if causal else 'each'} token sees later ones", (apart <= FP64_LIMIT) is causal, f"{apart:.1e}"
+    )
+
+
+def _greedy(own: Callable[[Probe], Tensor], theirs: nn.Module, start_BT: Tensor) -> Finding:
+    """The likeliest next token, time after time: ours by whole forwards, the reference's by its own cache."""
+    from transformers import GenerationConfig
+
+    ids_BT = start_BT
+    for _ in range(NEW):
+        ids_BT = torch.cat([ids_BT, own(Probe("greedy", ids_BT))[:, -1:].argmax(-1)], 1)
+    settings = GenerationConfig(do_sample=False, max_new_tokens=NEW, eos_token_id=None, pad_token_id=0)
+    with reference.quiet():
+        want_BT = theirs.generate(start_BT, attention_mask=torch.ones_like(start_BT), generation_config=settings)  # type: ignore[operator]
+    same = torch.equal(ids_BT, want_BT)
+    return Finding(f"{NEW} greedy tokens are the reference's", same, f"{ids_BT.tolist()} against {want_BT.tolist()}")
+
+
+def _too_long(own: Callable[[Probe], Tensor], ids_BT: Tensor) -> Finding:
+    try:
+        own(Probe("too long", ids_BT))
+    except UsageError:
+        return Finding("one token too many is refused", True, "")
+    return Finding("one token too many is refused", False, f"{ids_BT.shape[1]} tokens were taken")

@@ -1,0 +1,138 @@
+"""Golden results: what a model gave once, small enough for a repository, checked without transformers or a network.
+
+A safetensors file: for each probe its tokens, and for each position of each result the sixteen largest entries with
+their places, and the logarithm of the sum of the exponentials of all, which any other entry would move. The header
+holds the record of how it was made.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lineage.errors import FileDamaged, UsageError
+from lineage.modules.loading import from_pretrained
+from lineage.modules.model import Model
+from lineage.parity.probes import Probe, default_probes
+from lineage.parity.report import Level, Report, passed
+from lineage.parity.verification import conditions
+
+SCHEMA = "lineage.golden/1"
+TOP = 16
+TOLERANCE = 2e-5  # times max(1, std of the result): an honest change of machine stays below, see levels.FP32_LIMIT
+OUTPUTS = ("logits", "hidden", "pooled", "next_sentence")
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """What is kept of one result [.., V]: the largest entries, their places, log Σ exp, and the spread of all."""
+
+    values: Tensor
+    places: Tensor
+    total: Tensor
+    spread: Tensor
+
+
+def sketch(result: Tensor) -> Sketch:
+    """The small form of a result."""
+    top = result.float().topk(min(TOP, result.shape[-1]), dim=-1)
+    return Sketch(top.values, top.indices.int(), result.float().logsumexp(-1), result.float().std().reshape(1))
+
+
+def save_golden(model: Model | str | Path, file: str | Path, probes: list[Probe] | None = None) -> Path:
+    """Run a model in fp32 and write its golden file. Returns the path."""
+    from safetensors.torch import save
+
+    loaded = _loaded(model)
+    tensors: dict[str, Tensor] = {}
+    for probe in probes or default_probes(loaded.spec):
+        tensors |= {f"{probe.name}/{name}": value for name, value in probe.arguments().items()}
+        for output, result in _results(loaded, probe):
+            kept = sketch(result)
+            tensors |= {f"{probe.name}/{output}/{name}": value.contiguous() for name, value in vars(kept).items()}
+    record = {"schema": SCHEMA, "source": loaded.provenance, "conditions": conditions()}
+    path = Path(file)
+    partial = path.with_name(f".{path.name}.new")
+    partial.write_bytes(save(tensors, metadata={"lineage": json.dumps(record, default=str)}))
+    partial.replace(path)
+    return path
+
+
+def check_golden(model: Model | str | Path, file: str | Path) -> Report:
+    """Compare what a model gives in fp32 with a golden file. Raises FileDamaged if it is not one."""
+    loaded, path = _loaded(model), Path(file)
+    record, tensors = _read(path)
+    levels = []
+    for name in dict.fromkeys(key.split("/")[0] for key in tensors):
+        given = {
+            key.split("/")[1]: value
+            for key, value in tensors.items()
+            if key.count("/") == 1 and key.startswith(name + "/")
+        }
+        keep = given.get("attention_mask")
+        probe = Probe(name, given["input_ids"], None if keep is None else keep.bool(), given.get("token_type_ids"))
+        for output, result in _results(loaded, probe):
+            levels.append(_compare(f"{name}/{output}", sketch(result), tensors, probe))
+    made = record.get("conditions", {})
+    note = (
+        f"golden file made with lineage {made.get('lineage')}, torch {made.get('torch')}, {made.get('threads')} threads"
+    )
+    return Report(
+        str(loaded.provenance.get("directory", "the model")), str(path), tuple(levels), conditions(), notes=(note,)
+    )
+
+
+def _loaded(model: Model | str | Path) -> Model:
+    return model.float() if isinstance(model, Model) else from_pretrained(model, dtype="fp32")
+
+
+def _results(model: Model, probe: Probe) -> Iterator[tuple[str, Tensor]]:
+    with torch.no_grad():
+        outputs = model(**probe.arguments())
+    found = ((name, getattr(outputs, name)) for name in OUTPUTS)
+    first = "logits" if outputs.logits is not None else "hidden"
+    yield from (
+        (name, value) for name, value in found if value is not None and name in (first, "pooled", "next_sentence")
+    )
+
+
+def _read(path: Path) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        raise UsageError(f"no golden file {path}", hint="make it with --save-golden")
+    try:
+        with safe_open(path, framework="pt") as file:
+            record = json.loads((file.metadata() or {}).get("lineage", "{}"))
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
+    except (SafetensorError, ValueError) as error:
+        raise FileDamaged(f"{path}: not a golden file ({str(error)[:80]})") from None
+    if record.get("schema") != SCHEMA:
+        raise FileDamaged(f"{path}: schema is not {SCHEMA}")
+    return record, tensors
+
+
+def _compare(name: str, have: Sketch, tensors: Mapping[str, Tensor], probe: Probe) -> Level:
+    try:
+        want = Sketch(*(tensors[f"{name}/{part}"] for part in ("values", "places", "total", "spread")))
+    except KeyError:
+        return passed(name, False, "not in the golden file", ["the model has another kind of result"])
+    keep = probe.keep_BT if probe.keep_BT is not None and want.total.shape == probe.keep_BT.shape else ...
+    if have.values.shape != want.values.shape:
+        return passed(name, False, f"{list(have.values.shape)} values, {list(want.values.shape)} in the golden file")
+    gap = max(_gap(have.values[keep], want.values[keep]), _gap(have.total[keep], want.total[keep]))
+    limit = TOLERANCE * max(1.0, want.spread.item())
+    top1 = (have.places[keep][..., 0] == want.places[keep][..., 0]).float().mean().item()
+    figures = ({"max_abs": gap, "limit": limit, "top1": top1},)
+    return passed(
+        name, gap <= limit, f"max |Δ| {gap:.1e}, limit {limit:.1e}, top-1 {top1:.1%}", figures=figures, limit=limit
+    )
+
+
+def _gap(have: Tensor, want: Tensor) -> float:
+    gap = (have - want).abs().max().item() if want.numel() else 0.0
+    return gap if gap < float("inf") else float("inf")

@@ -1,0 +1,193 @@
+"""The rungs of the ladder (parity.md §2), each a function of the two sides that gives its verdict.
+
+static: names, shapes and indices fit, and the mapping is a bijection. bytes: the mapping undone gives the source's
+tensors bit for bit. reference: transformers holds those same numbers. replay: each component, fed the reference's own
+input, gives its output. fp64, fp32: the results, in double precision free of noise, in single precision against the
+reference's own noise. bf16: our error against the fp64 truth is no larger than the reference's.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from lineage import graph
+from lineage.checkpoint.writer import digest_of
+from lineage.errors import TensorMismatch
+from lineage.modules.loading import to_torch
+from lineage.operations import prove
+from lineage.parity import reference
+from lineage.parity.activations import pairs
+from lineage.parity.figures import Figures, rms
+from lineage.parity.islands import lifted
+from lineage.parity.replay import Trace, trace
+from lineage.parity.report import Level, passed
+from lineage.parity.session import SLOW_WORK, Session, threads
+from lineage.parity.subject import Subject
+
+FP64_LIMIT = 1e-12  # relative; honest implementations stand at 1e-16…1e-13, the weakest known bug at 1e-8
+FP32_LIMIT = 2e-5  # times max(1, std of the reference's result)
+NOISE = 4.0  # times the reference's own noise, measured: the same sums in another order may be as far off
+BF16_RATIO = 1.5  # our rms error over the reference's
+
+
+def static(made: Subject) -> Level:
+    """Both sides covered exactly, and every operation a bijection on unique ids."""
+    given = [target for step in made.steps for target in step.targets]
+    used = [source for step in made.steps for source in step.sources]
+    wanted = graph.tensors(made.spec)
+    problems = [f"{name} is not given" for name in wanted.keys() - set(given)]
+    problems += [f"{name} is given, and the model has no such tensor" for name in set(given) - wanted.keys()]
+    problems += [f"{n} is given or used twice" for names in (given, used) for n in set(names) if names.count(n) > 1]
+    problems += [
+        f"{', '.join(s.sources)}: not a bijection" for s in made.steps if not prove(s.operations, s.target_shapes)
+    ]
+    total = len(used) + len(made.copies) + len(made.dropped)
+    summary = f"{total} tensors in file: {len(used)} mapped, {len(made.copies)} copies, {len(made.dropped)} dropped"
+    details = [*sorted(problems)[:20], f"{graph.parameters(made.spec):,} parameters, a bijection of elements"]
+    return passed("static", not problems, summary, problems or details)
+
+
+def stored(made: Subject) -> Level:
+    """Ours are those recorded, and undone they are the source's, bit for bit."""
+    changed = [n for n, digest in made.own_digests.items() if digest_of(made.read(n)) != digest]
+    wrong = [name for name, array, _ in made.undone() if digest_of(array) != made.source_digests[name]]
+    problems = [f"{name} is not what the conversion wrote" for name in changed]
+    problems += [f"{name}, undone, is not the source's" for name in wrong]
+    total = len(made.source_digests)
+    summary = f"{total - len(wrong)}/{total} tensors equal to the source, bit for bit"
+    return passed("bytes", not problems, summary, problems[:20])
+
+
+def same_tensors(made: Subject, other: Subject) -> Level:
+    """Our tensors against those of another checkpoint of the same shapes, under our names."""
+    wanted = graph.tensors(made.spec)
+    if wanted != graph.tensors(other.spec):
+        raise TensorMismatch(f"{made.name} and {other.name} do not have the same tensors", code="tensors")
+    wrong = [name for name in wanted if digest_of(made.read(name)) != digest_of(other.read(name))]
+    return passed(
+        "against", not wrong, f"{len(wanted) - len(wrong)}/{len(wanted)} tensors equal to {other.name}'s", wrong[:20]
+    )
+
+
+def in_memory(session: Session, dtype: torch.dtype) -> Level:
+    """The reference's parameters against the file's numbers: releases have returned random ones in silence."""
+    _, model = session.pair(dtype)
+    made = session.made
+    held = dict(model.named_parameters(remove_duplicate=False))
+    names = reference.parameter_names(model, list(made.source_digests))
+    wrong, compared = [], 0
+    for name, array, kind in made.undone():
+        if name in names:
+            compared += 1
+            if not torch.equal(held[names[name]].detach(), to_torch(array, kind).to(dtype)):
+                wrong.append(f"{name}: not the file's numbers in memory")
+    rest = len(made.source_digests) - compared
+    details = [*wrong[:20], *([f"{rest} tensors that this class does not have"] if rest else [])]
+    summary = f"{compared - len(wrong)}/{compared} tensors in transformers' memory are the file's"
+    return passed("reference", not wrong and compared > 0, summary, details)
+
+
+def replay(session: Session) -> tuple[Level, list[Trace]]:
+    """Each component on the reference's own inputs, in double precision, on the longest probe and a padded one."""
+    ours, theirs = session.pair(torch.float64)
+    paths = [path for path, _ in ours.named_modules() if path]
+    mapping = pairs(session.made.dialect, session.made.steps, session.made.base, paths)
+    whole = [probe for probe in session.small() if probe.keep_BT is None and probe.ids_BT.numel() <= 512]
+    chosen = [*whole[-1:], *(probe for probe in session.small() if probe.keep_BT is not None)]
+    found = []
+    for probe in chosen:
+        with lifted():
+            given = reference.accepted(theirs, probe.arguments())
+            found.append(trace(ours, theirs, mapping, probe, given, FP64_LIMIT))
+    guilty = {node.ours: node for one in found for node in one.guilty}
+    local = [node.local for one in found for node in one.nodes if node.local is not None]
+    inherit = [node for node in (found[0].nodes if found else ()) if not node.inherited <= FP64_LIMIT]
+    details = [f"{node.ours} is off by {node.local:.1e}" for node in list(guilty.values())[:8]]
+    details += (
+        [f"{len(inherit)} of {len(found[0].nodes)} components differ, counting what they inherit"] if inherit else []
+    )
+    summary = f"{len(local)} components on the reference's own input, worst {max(local, default=0.0):.1e}"
+    return passed("replay", not guilty and bool(local), summary, details, limit=FP64_LIMIT), found
+
+
+def fp64(session: Session) -> Level:
+    """The results in double precision."""
+    ours, theirs = session.pair(torch.float64)
+    with lifted():
+        session.exact = session.theirs(theirs, session.small())
+    found = session.compare(session.ours(ours, session.small()), session.exact)
+    worst = max((f.rel for f in found), default=float("inf"))
+    left = [probe.name for probe in session.probes if probe not in session.small()]
+    details = [f"too much work in double precision: {', '.join(left)}"] if left else []
+    figures = tuple(f.to_dict() for f in found)
+    return passed(
+        "fp64", worst <= FP64_LIMIT, f"{_extent(found)}, rel {worst:.1e}", details, limit=FP64_LIMIT, figures=figures
+    )
+
+
+def fp32(session: Session) -> Level:
+    """Each result against 2e-5 · max(1, std), or a few times the reference's own noise where that is more.
+
+    The noise: eager against sdpa with another number of threads, and eager against its own fp64 results.
+    """
+    ours, theirs = session.pair(torch.float32)
+    eager = session.theirs(theirs, session.probes)
+    with threads(1 if torch.get_num_threads() > 1 else 2):
+        other = session.theirs(session.load(torch.float32, "sdpa"), session.probes)
+    paths = session.compare(other, eager)
+    session.faults += [
+        f"its eager and sdpa attention differ by {f.max_abs:.1e} on {f.probe}"
+        for f in paths
+        if f.max_abs > 1e-3 * max(1, f.std)
+    ]
+    rounding = {(f.output, f.probe): f.max_abs for f in session.compare(eager, session.exact)}
+    floors = {(f.output, f.probe): max(f.max_abs, rounding.get((f.output, f.probe), 0.0)) for f in paths}
+    found = session.compare(session.ours(ours, session.probes), eager)
+    details, rows = [], []
+    for f in found:
+        limit = _limit(f, floors[f.output, f.probe], session.rtol)
+        good = f.max_abs <= limit
+        rows.append(f.to_dict() | {"floor": floors[f.output, f.probe], "limit": limit, "passed": good})
+        details.append(_line(f, floors[f.output, f.probe], limit, good))
+    good = bool(rows) and all(row["passed"] for row in rows)
+    summary = f"{_extent(found)}, max |Δ| {max((f.max_abs for f in found), default=0.0):.1e}"
+    return passed("fp32", good, summary, details, figures=tuple(rows))
+
+
+def bf16(session: Session) -> Level:
+    """Our rms error against the fp64 truth next to the reference's own; and whether the two agree to the bit."""
+    probes = [probe for probe in session.small(SLOW_WORK) if any(p == probe.name for _, p in session.exact)]
+    if not probes:
+        return Level("bf16", "skipped", "too much work without a fast bf16 product, or no fp64 results")
+    ours, theirs = session.pair(torch.bfloat16)
+    mine, its = session.ours(ours, probes), session.theirs(theirs, probes)
+    rows: list[dict[str, Any]] = []
+    for (output, name), truth in session.exact.items():
+        if (output, name) in mine:
+            keep = next(probe for probe in probes if probe.name == name).keep_BT
+            own, other = (rms(side[output, name], truth, keep) for side in (mine, its))
+            same = torch.equal(mine[output, name], its[output, name])
+            rows.append({"output": output, "probe": name, "ours": own, "theirs": other, "bit_exact": same})
+    good = all(row["ours"] <= BF16_RATIO * row["theirs"] for row in rows)
+    worst = max(row["ours"] / row["theirs"] if row["theirs"] else 1.0 for row in rows)
+    exact = sum(row["bit_exact"] for row in rows)
+    summary = f"rms error {worst:.2f} x the reference's; {exact} of {len(rows)} results equal to the bit"
+    return passed("bf16", good, summary, figures=tuple(rows), limit=BF16_RATIO)
+
+
+def _limit(f: Figures, floor: float, rtol: float | None) -> float:
+    if rtol is not None:
+        return rtol * f.max_abs / f.rel if f.rel else 0.0
+    return max(FP32_LIMIT * max(1.0, f.std), NOISE * floor)
+
+
+def _extent(found: Sequence[Figures]) -> str:
+    outputs = " and ".join(dict.fromkeys(f.output for f in found))
+    return f"{outputs}, {len({f.probe for f in found})} probes, {sum(f.positions for f in found)} positions"
+
+
+def _line(f: Figures, floor: float, limit: float, good: bool) -> str:
+    top = f"  top-1 {f.top1:.1%}  KL {f.kl:.0e}" if f.top1 is not None and f.kl is not None else f"  cos {f.cosine:.7f}"
+    where = "" if good or not f.worst else f"  at row {f.worst[0][0]}, token {f.worst[0][1]}"
+    return f"{f.probe:8} {f.output:7} |Δ| {f.max_abs:.1e}  noise {floor:.1e}  limit {limit:.1e}{top}{where}"

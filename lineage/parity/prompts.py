@@ -1,0 +1,40 @@
+"""A user's own prompts: a line each, token ids as a JSON list or text for the model's tokenizer."""
+
+import json
+from pathlib import Path
+
+from lineage.errors import UsageError
+
+
+def read_prompts(file: Path, tokenizer: Path) -> list[list[int]]:
+    """Token ids of every line of a file. tokenizer: the folder that holds its files.
+
+    Raises UsageError: no such file, nothing in it, text without a tokenizer.
+    """
+    try:
+        lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"prompts {file}: {error}") from None
+    if not lines:
+        raise UsageError(f"prompts {file}: nothing in it", hint="a line a prompt: text, or token ids as [1, 2, 3]")
+    return [_ids(line, tokenizer, f"{file}, line {number}") for number, line in enumerate(lines, start=1)]
+
+
+def _ids(line: str, tokenizer: Path, where: str) -> list[int]:
+    if line.lstrip().startswith("["):
+        try:
+            ids = json.loads(line)
+        except ValueError as error:
+            raise UsageError(f"{where}: not a list of token ids ({error})") from None
+        if not ids or not all(type(i) is int and i >= 0 for i in ids):
+            raise UsageError(f"{where}: not a list of token ids")
+        return list(ids)
+    from transformers import AutoTokenizer
+
+    try:
+        found = AutoTokenizer.from_pretrained(tokenizer, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise UsageError(
+            f"{where}: text, and no tokenizer in {tokenizer}", hint="give token ids as [1, 2, 3]"
+        ) from error
+    return list(found(line)["input_ids"])

@@ -1,0 +1,111 @@
+"""Both sides of a comparison, loaded once a dtype, and what they give on the probes."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from lineage import components as c
+from lineage import graph
+from lineage.modules.model import Model
+from lineage.parity import reference
+from lineage.parity.figures import Figures, compare
+from lineage.parity.probes import Probe
+from lineage.parity.subject import Subject
+
+FP64_WORK = 2e10  # parameters x tokens beyond which a probe is not run in double precision
+SLOW_WORK = 3e8  # the same for bf16, which has no fast matrix product on most CPUs
+Results = dict[tuple[str, str], Tensor]
+
+
+@dataclass
+class Session:
+    """A subject, its reference's material, and the probes. notes: for the report. faults: of the reference."""
+
+    made: Subject
+    material: reference.Material
+    probes: tuple[Probe, ...]
+    rtol: float | None = None
+    notes: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    exact: Results = field(default_factory=dict)
+    _pair: tuple[torch.dtype, Model, nn.Module] | None = None
+
+    def __post_init__(self) -> None:
+        self.reference = reference.choose(self.made.dialect, self.made.spec)
+        self.parameters = graph.parameters(self.made.spec)
+        outputs = self.reference.outputs
+        seen = {"head": "logits" in outputs, "next_sentence": "next_sentence" in outputs}
+        seen["pooler"] = "pooled" in outputs or seen["next_sentence"]
+        for part, compared in seen.items():
+            if getattr(self.made.spec, part) is not None and not compared:
+                self.notes.append(f"{self.reference.name} has no {part}: its bytes are compared, its result is not")
+
+    @property
+    def causal(self) -> bool:
+        """Whether no token sees a later one."""
+        bodies = [block.attention.body for block in self.made.spec.blocks]
+        return all(isinstance(body, c.Attention) and isinstance(body.mask, c.Causal) for body in bodies)
+
+    def pair(self, dtype: torch.dtype) -> tuple[Model, nn.Module]:
+        """Ours and the reference's eager form in a dtype; those of the last dtype are let go."""
+        if self._pair is None or self._pair[0] != dtype:
+            self._pair = None
+            self._pair = (dtype, self.made.make(dtype), self.load(dtype, "eager"))
+        return self._pair[1:]
+
+    def load(self, dtype: torch.dtype, attention: str) -> nn.Module:
+        """The reference alone."""
+        return reference.load(self.reference, self.material, dtype, attention)
+
+    def fits(self, width: int) -> bool:
+        """Whether both sides fit into memory with numbers of this many bytes."""
+        return self.parameters * width * 2 <= available_memory()
+
+    def small(self, work: float = FP64_WORK) -> list[Probe]:
+        """The probes that are not too much work for a slow type."""
+        return [probe for probe in self.probes if self.parameters * probe.ids_BT.numel() <= work]
+
+    def theirs(self, model: nn.Module, probes: Sequence[Probe]) -> Results:
+        """The reference's results."""
+        return {
+            (output, probe.name): value
+            for probe in probes
+            for output, value in reference.run(model, probe, self.reference).items()
+        }
+
+    def ours(self, model: Model, probes: Sequence[Probe]) -> Results:
+        """Our results."""
+        found: Results = {}
+        for probe in probes:
+            with torch.no_grad():
+                outputs = model(**probe.arguments())
+            found |= {(output, probe.name): getattr(outputs, output) for output in self.reference.outputs}
+        return found
+
+    def compare(self, ours: Results, theirs: Results) -> list[Figures]:
+        """Every result that both have."""
+        probes = {probe.name: probe for probe in self.probes}
+        return [compare(o, p, ours[o, p], theirs[o, p], probes[p].keep_BT) for o, p in theirs if (o, p) in ours]
+
+
+def available_memory() -> float:
+    """Bytes of memory that are free to use; unlimited where the system does not tell."""
+    with contextlib.suppress(OSError, StopIteration):
+        line = next(line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemAvailable"))
+        return int(line.split()[1]) * 1024.0
+    return float("inf")
+
+
+@contextlib.contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Run with another number of threads: the same sums in another order."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
