@@ -6,22 +6,27 @@ module of the same form as ours. Nobody imports a spec or a converter by name.
 
 import difflib
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from lineage.components import Model
 from lineage.errors import ArchitectureError, UsageError
 from lineage.rules import Dialect
 
+Found = TypeVar("Found")
+
 
 @dataclass(frozen=True)
 class Family:
-    """A spec's function with what its file says about it. published: a size's name -> the function's arguments."""
+    """A spec's function with what its file says about it. published: a size's name -> the function's arguments.
+
+    tiny: arguments for a model small enough to try everything on.
+    """
 
     name: str
     function: Callable[..., Model]
@@ -29,6 +34,7 @@ class Family:
     paper: str
     parent: str | None
     published: Mapping[str, Mapping[str, Any]]
+    tiny: Mapping[str, Any]
     about: str
 
 
@@ -40,15 +46,26 @@ def _modules(group: str) -> Iterator[tuple[str, ModuleType]]:
         yield entry.name, entry.load()
 
 
+def _by_name(what: str, found: Iterable[tuple[str, Found]]) -> Mapping[str, Found]:
+    """Raises UsageError if two things claim one name: which of them is meant would hang on the order of packages."""
+    known: dict[str, Found] = {}
+    for name, value in found:
+        if known.setdefault(name, value) is not value:
+            raise UsageError(f"two {what} are named {name!r}", hint="uninstall the package that brings the second")
+    return known
+
+
+def _family(name: str, module: ModuleType) -> Family:
+    about = (module.__doc__ or "").strip().splitlines()[0]
+    return Family(
+        name, getattr(module, name), module.YEAR, module.PAPER, module.PARENT, module.PUBLISHED, module.TINY, about
+    )
+
+
 @cache
 def families() -> Mapping[str, Family]:
     """Every spec, by name."""
-    return {
-        name: Family(
-            name, getattr(m, name), m.YEAR, m.PAPER, m.PARENT, m.PUBLISHED, (m.__doc__ or "").strip().splitlines()[0]
-        )
-        for name, m in _modules("lineage.specs")
-    }
+    return _by_name("specs", ((name, _family(name, module)) for name, module in _modules("lineage.specs")))
 
 
 @cache
@@ -57,13 +74,14 @@ def dialects() -> Mapping[str, Dialect]:
     found = [
         value for _, m in _modules("lineage.converters") for value in vars(m).values() if isinstance(value, Dialect)
     ]
-    return {model_type: dialect for dialect in found for model_type in dialect.model_types}
+    return _by_name("converters", ((kind, dialect) for dialect in found for kind in dialect.model_types))
 
 
 @cache
 def published() -> Mapping[str, tuple[Family, Mapping[str, Any]]]:
     """Every published size, by name."""
-    return {size: (family, arguments) for family in families().values() for size, arguments in family.published.items()}
+    sizes = ((size, (family, given)) for family in families().values() for size, given in family.published.items())
+    return _by_name("published sizes", sizes)
 
 
 def spec(name: str, **arguments: Any) -> Model:
@@ -81,7 +99,7 @@ def unknown(name: str, known: Mapping[str, Any]) -> UsageError:
     """The refusal of a spec's name, with the nearest known one."""
     near = difflib.get_close_matches(name, known, n=1)
     return UsageError(
-        f"no spec or model {name!r}." + (f" Did you mean {near[0]!r}?" if near else ""),
+        f"no spec or model {name[:80]!r}." + (f" Did you mean {near[0]!r}?" if near else ""),
         hint="lineage families lists what is known",
     )
 

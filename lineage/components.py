@@ -7,28 +7,16 @@ knows the tensors it owns, as shapes, so that counts, plans and modules all foll
 Widths: the residual stream's width is the embedding's; every component is told the width it works on.
 """
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, dataclass_transform
 
 from lineage.errors import ArchitectureError
-
-Shape = tuple[int, ...]
+from lineage.fields import Component as Component
+from lineage.fields import Shape as Shape
+from lineage.fields import choice, size
 
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_tanh", "relu", "silu")
 """gelu: exact (erf; Hendrycks & Gimpel 2016, eq. 1). gelu_new and gelu_tanh: its tanh approximation (eq. 2), written
 out as GPT-2 did and as one kernel: the same function, rounded differently. relu: max(0, x). silu: x·σ(x)."""
-
-
-def size(**options: Any) -> Any:
-    """Declare a field that is a dimension."""
-    return field(metadata={"role": "size"}, **options)
-
-
-def choice(**options: Any) -> Any:
-    """Declare a field that is a design decision."""
-    return field(metadata={"role": "choice"}, **options)
 
 
 def head_width(width: int, heads: int) -> int:
@@ -36,43 +24,11 @@ def head_width(width: int, heads: int) -> int:
 
     Raises ArchitectureError when they do not.
     """
-    if heads < 1 or width % heads:
+    if type(heads) is not int or type(width) is not int or heads < 1 or width % heads:
         raise ArchitectureError(
             f"heads {heads} does not divide width {width}", context={"arguments": ["heads", "width"]}
         )
     return width // heads
-
-
-@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(size, choice, field))
-class Component:
-    """The base of the vocabulary. Its subclasses are final, frozen dataclasses, known by their class name."""
-
-    kinds: ClassVar[dict[str, type["Component"]]] = {}
-
-    def __init_subclass__(cls) -> None:
-        dataclass(frozen=True, kw_only=True)(cls)
-        Component.kinds[cls.__name__] = cls
-
-    def __post_init__(self) -> None:
-        for f in fields(self):  # type: ignore[arg-type]
-            value = getattr(self, f.name)
-            if f.metadata.get("role") == "size" and (not isinstance(value, int) or value < 1):
-                raise ArchitectureError(
-                    f"{type(self).__name__}: {f.name} must be a whole number of at least 1, not {value!r}",
-                    context={"arguments": [f.name]},
-                )
-        self.check()
-
-    def check(self) -> None:
-        """Raise ArchitectureError if the values contradict each other."""
-
-    def tensors(self, width: int) -> Mapping[str, Shape]:
-        """The tensors that this component itself owns (its children's apart): name -> shape."""
-        return {}
-
-    def child_width(self, child: str, width: int) -> int:
-        """The width that a child works on, when this component works on `width`."""
-        return width
 
 
 def dense(name: str, wide_out: int, wide_in: int, bias: bool) -> dict[str, Shape]:
@@ -96,10 +52,8 @@ class LayerNorm(Component):
     bias: bool = choice(default=True)
 
     def check(self) -> None:
-        if not 0 <= self.eps < math.inf:
-            raise ArchitectureError(
-                f"LayerNorm: eps {self.eps!r} is negative or not finite", context={"arguments": ["eps"]}
-            )
+        if self.eps < 0:
+            raise ArchitectureError(f"LayerNorm: eps {self.eps!r} is negative", context={"arguments": ["eps"]})
 
     def tensors(self, width: int) -> Mapping[str, Shape]:
         return {"weight": (width,)} | ({"bias": (width,)} if self.bias else {})
@@ -122,12 +76,27 @@ class SkipPadding(Component):
 
     pad: int = choice()
 
+    def check(self) -> None:
+        if self.pad < 0:
+            raise ArchitectureError(f"pad {self.pad} is not a token", context={"arguments": ["pad"]})
+
 
 class LearnedPositions(Component):
     """A table of position vectors, added to the token's (Gehring et al. 2017)."""
 
     length: int = size()
     ids: Consecutive | SkipPadding = choice(default_factory=Consecutive)
+
+    def check(self) -> None:
+        if self.reach < 1:
+            raise ArchitectureError(
+                f"{self.length} positions leave no token a place", context={"arguments": ["pad", "context"]}
+            )
+
+    @property
+    def reach(self) -> int:
+        """How many tokens have a place."""
+        return self.length - (self.ids.pad + 1 if isinstance(self.ids, SkipPadding) else 0)
 
     def tensors(self, width: int) -> Mapping[str, Shape]:
         return {"weight": (self.length, width)}
@@ -143,13 +112,23 @@ class Segments(Component):
 
 
 class Embed(Component):
-    """Tokens to vectors: token + segment + position, then a norm."""
+    """Tokens to vectors: token + segment + position, then a norm.
+
+    padding: the token whose row is not trained by looking it up (a tied head still trains it).
+    """
 
     vocab: int = size()
     width: int = size()
+    padding: int | None = choice(default=None)
     positions: LearnedPositions | None = choice(default=None)
     segments: Segments | None = choice(default=None)
     norm: LayerNorm | None = choice(default=None)
+
+    def check(self) -> None:
+        if self.padding is not None and not 0 <= self.padding < self.vocab:
+            raise ArchitectureError(
+                f"padding token {self.padding} is not one of {self.vocab}", context={"arguments": ["padding", "vocab"]}
+            )
 
     def tensors(self, width: int) -> Mapping[str, Shape]:
         return {"tokens.weight": (self.vocab, self.width)}
@@ -271,6 +250,8 @@ class Model(Component):
     next_sentence: Classifier | None = choice(default=None)
 
     def check(self) -> None:
+        if not self.blocks:
+            raise ArchitectureError("a model has at least one block", context={"arguments": ["layers"]})
         if self.head and self.head.tied and self.head.vocab != self.embed.vocab:
             raise ArchitectureError(f"a tied head of {self.head.vocab} tokens over a table of {self.embed.vocab}")
         if self.next_sentence and not self.pooler:

@@ -6,7 +6,7 @@ reference does not know either cannot move its logits: they are listed, and refu
 """
 
 import json
-import math
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -105,7 +105,7 @@ class Number(Key):
     """A finite number that is not negative."""
 
     def fits(self, value: Any) -> bool:
-        return type(value) in (int, float) and math.isfinite(value) and value >= 0
+        return type(value) in (int, float) and 0 <= value <= sys.float_info.max
 
     def wanted(self) -> str:
         return "a finite number of at least 0"
@@ -141,7 +141,11 @@ class Choice(Key):
         return {self.argument: (self.names or {})[value]}
 
     def write(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        return {self.key: next(k for k, v in (self.names or {}).items() if v == arguments[self.argument])}
+        wanted = arguments[self.argument]
+        spelling = next((key for key, value in (self.names or {}).items() if value == wanted), None)
+        if spelling is None:
+            raise ArchitectureError(f"{self.key} has no name for {wanted!r}", context={"arguments": [self.argument]})
+        return {self.key: spelling}
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import json
 import platform
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -12,8 +12,10 @@ from typing import Any
 import lineage
 from lineage import catalog, config, graph
 from lineage.checkpoint import target, writer
+from lineage.checkpoint.files import read_json
+from lineage.checkpoint.safetensors import BITS
 from lineage.checkpoint.source import Access, Source, locate
-from lineage.checkpoint.weights import Weights, open_weights, read_json
+from lineage.checkpoint.weights import Weights, open_weights
 from lineage.config import Reading
 from lineage.errors import ArchitectureError, FileDamaged, TensorMismatch
 from lineage.operations import is_constant
@@ -43,11 +45,22 @@ class Checkpoint:
         return (*self.resolved.notes, *listed)
 
 
-def open_checkpoint(model: str, access: Access, *, allow_pickle: bool = False, strict: bool = False) -> Checkpoint:
-    """Find a model, read its config and headers, and fit it to a spec. Raises any of the project's errors."""
+def open_checkpoint(
+    model: str,
+    access: Access,
+    *,
+    allow_pickle: bool = False,
+    strict: bool = False,
+    before_weights: Callable[[Source], object] = lambda source: None,
+) -> Checkpoint:
+    """Find a model, read its config and headers, and fit it to a spec. Raises any of the project's errors.
+
+    before_weights: called when the config is understood, and nothing else is fetched yet.
+    """
     source = locate(model, access)
     dialect, reading, model_type = read_config(source.config, strict)
-    source = source.with_weights()
+    before_weights(source)
+    source = source.with_weights(allow_pickle)
     weights = open_weights(source.directory, allow_pickle, source.file)
     resolved = resolve(dialect, reading.arguments, weights, weights.same)
     plan = make_plan(dialect, resolved, weights)
@@ -100,13 +113,20 @@ def convert(
     here: see `report.passed`.
     """
     access = Access(revision, token, Path(cache_dir) if cache_dir else None, local_files_only)
-    checkpoint = open_checkpoint(model, access, allow_pickle=allow_pickle, strict=strict)
-    place = Path(output) if output else default_output(checkpoint.source)
-    target.check_output(place, checkpoint.source.directory, force)
-    target.check_space(place, needed(checkpoint))
-    with target.staged(place) as partial:
+
+    def place(source: Source) -> Path:
+        found = Path(output) if output else default_output(source)
+        target.check_output(found, source.directory, force)
+        return found
+
+    checkpoint = open_checkpoint(model, access, allow_pickle=allow_pickle, strict=strict, before_weights=place)
+    source = checkpoint.source
+    final = place(source)
+    target.check_space(final, needed(checkpoint))
+    with target.staged(final, lambda: target.check_output(final, source.directory, force)) as partial:
         manifest = _write(partial, checkpoint)
-    done = Conversion(place, checkpoint, manifest)
+        checkpoint.weights.check_unchanged()
+    done = Conversion(final, checkpoint, manifest)
     return replace(done, report=_verified(done, allow_pickle)) if verify else done
 
 
@@ -128,7 +148,7 @@ def _verified(done: Conversion, allow_pickle: bool) -> Any:
     report = verify(str(done.output), against=done.checkpoint.source, allow_pickle=allow_pickle)
     record = done.manifest | {"parity": report.to_dict()}
     replacement = done.output / f".{target.MANIFEST}.new"
-    replacement.write_text(_dump(record))
+    replacement.write_bytes(_dump(record))
     target.sync(replacement)
     replacement.replace(done.output / target.MANIFEST)
     return report
@@ -145,13 +165,13 @@ def _write(directory: Path, checkpoint: Checkpoint) -> dict[str, Any]:
         shutil.copyfile(path, directory / "source" / path.name)
     written = writer.write_weights(directory, checkpoint.plan, checkpoint.weights)
     manifest = _manifest(checkpoint, dropped, written)
-    (directory / target.MANIFEST).write_text(_dump(manifest))
-    (directory / "README.md").write_text(_card(checkpoint, manifest))
+    (directory / target.MANIFEST).write_bytes(_dump(manifest))
+    (directory / target.CARD).write_bytes(_card(checkpoint, manifest).encode("utf-8", "backslashreplace"))
     return manifest
 
 
-def _dump(data: Mapping[str, Any]) -> str:
-    return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
+def _dump(data: Mapping[str, Any]) -> bytes:
+    return json.dumps(data, indent=1, ensure_ascii=True).encode() + b"\n"  # a path need not be Unicode
 
 
 def _check_copies(checkpoint: Checkpoint) -> None:
@@ -166,7 +186,8 @@ def _check_copies(checkpoint: Checkpoint) -> None:
 
 def _dropped(drop: Dropped, weights: Weights) -> dict[str, Any]:
     entry = weights[drop.name]
-    restorable = is_constant(drop.value, weights.array(drop.name), entry.dtype)
+    plain = entry.size > 0 and BITS[entry.dtype] >= 8
+    restorable = plain and is_constant(drop.value, weights.array(drop.name), entry.dtype)
     return {
         "name": drop.name, "dtype": entry.dtype, "shape": list(entry.shape), "why": drop.why,
         "value": drop.value if restorable else None, "lossy": not restorable,

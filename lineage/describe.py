@@ -1,17 +1,19 @@
 """What a name or a path stands for, as a spec: for `show` and all that reads architectures without their weights."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lineage import catalog, config, graph
+from lineage.checkpoint.files import read_json
 from lineage.checkpoint.source import Access
 from lineage.checkpoint.target import MANIFEST
-from lineage.checkpoint.weights import read_json
 from lineage.components import Model
-from lineage.conversion import Checkpoint, open_checkpoint, read_config
-from lineage.errors import UsageError
+from lineage.config import brief
+from lineage.conversion import SCHEMA, Checkpoint, open_checkpoint, read_config
+from lineage.errors import ArchitectureError, FileDamaged, UsageError
 from lineage.rules import Dialect
 
 
@@ -51,22 +53,35 @@ def describe(what: str, access: Access, allow_pickle: bool = False) -> Described
         name = what.removeprefix("spec:")
         return Described(name, catalog.published()[name][0].name, catalog.spec(name), "spec")
     path = Path(what)
-    if (path / MANIFEST).is_file():
-        manifest = read_json(path / MANIFEST)
-        return Described(path.name, manifest["family"], graph.model_from_json(manifest["spec"]), "converted")
-    if path.name == "config.json" and path.is_file():
+    if os.path.isfile(path / MANIFEST):  # pathlib's own question raises for a name that is too long
+        manifest = _manifest(path / MANIFEST)
+        return Described(path.resolve().name, manifest["family"], graph.model_from_json(manifest["spec"]), "converted")
+    if path.name == "config.json" and os.path.isfile(path):
         dialect, reading, _ = read_config(path)
         return Described(str(path), dialect.spec, _from_config(dialect, reading.arguments, path), "config.json")
-    if not path.exists() and "/" not in what:
+    if not os.path.exists(path) and "/" not in what:
         raise catalog.unknown(what.removeprefix("spec:"), catalog.published())
     checkpoint = open_checkpoint(what, access, allow_pickle=allow_pickle)
     return Described(checkpoint.source.origin, checkpoint.dialect.spec, checkpoint.plan.model, "checkpoint", checkpoint)
 
 
+def _manifest(path: Path) -> dict[str, Any]:
+    manifest = read_json(path)
+    if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA or not {"family", "spec"} <= set(manifest):
+        raise FileDamaged(f"{path}: not a record of schema {SCHEMA}", hint="was it written by another version?")
+    return manifest
+
+
 def _from_config(dialect: Dialect, arguments: Mapping[str, Any], path: Path) -> Model:
     """Without weights, the class that a config names says which heads there are."""
     named = read_json(path).get("architectures") or []
-    parts = next((r.parts for r in dialect.references if r.name in named), dialect.references[0].parts)
+    known = [reference for reference in dialect.references if reference.name in named]
+    if dialect.finds and named and not known:
+        raise ArchitectureError(
+            f"{path.name}: architectures names {brief(named)}, and its heads are not described",
+            facts=[f"known     {', '.join(dict.fromkeys(reference.name for reference in dialect.references))}"],
+        )
+    parts = (known or dialect.references)[0].parts
     found = {find.argument: find.argument in parts for find in dialect.finds}
     model = config.build(
         dialect.config, catalog.families()[dialect.spec].function, {**dialect.fixed, **arguments, **found}

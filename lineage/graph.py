@@ -11,7 +11,9 @@ from itertools import groupby
 from typing import Any
 
 from lineage.components import Component, Model, Shape
-from lineage.errors import FileDamaged
+from lineage.errors import ArchitectureError, FileDamaged
+
+MANY = 100_000  # equal parts in a row; a file that claims more is not one of ours
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ def _fold(part: Any, count: int) -> Any:
 
 
 def from_json(data: Any) -> Any:
-    """The inverse of `to_json`. Raises FileDamaged for a component or field that the vocabulary lacks."""
+    """The inverse of `to_json`. Raises FileDamaged for a component, field or value that the vocabulary lacks."""
     if isinstance(data, list):
         return tuple(part for item in data for part in _unfold(item))
     if not isinstance(data, dict):
@@ -84,18 +86,27 @@ def from_json(data: Any) -> Any:
     values = {name: from_json(value) for name, value in data.items() if name != "component"}
     if odd := set(values) ^ {f.name for f in fields(kind)}:  # type: ignore[arg-type]
         raise FileDamaged(f"spec: {kind.__name__} has not exactly the fields it should: {', '.join(sorted(odd))}")
-    return kind(**values)
+    try:
+        return kind(**values)
+    except ArchitectureError as error:
+        raise FileDamaged(f"spec: {error.message}") from error
 
 
 def _unfold(item: Any) -> tuple[Any, ...]:
-    if isinstance(item, dict) and "repeat" in item:
-        return (from_json(item["of"]),) * int(item["repeat"])
-    return (from_json(item),)
+    if not isinstance(item, dict) or "repeat" not in item:
+        return (from_json(item),)
+    count = item["repeat"]
+    if set(item) != {"repeat", "of"} or type(count) is not int or not 1 < count <= MANY:
+        raise FileDamaged(f"spec: a repeat is not {{repeat: 2 to {MANY:,}, of: …}}")
+    return (from_json(item["of"]),) * count
 
 
 def model_from_json(data: Any) -> Model:
     """A whole model from its canonical form."""
-    model = from_json(data)
+    try:
+        model = from_json(data)
+    except RecursionError:
+        raise FileDamaged("spec: nested too deep") from None
     if not isinstance(model, Model):
         raise FileDamaged("spec: not a Model")
     return model

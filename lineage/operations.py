@@ -142,23 +142,31 @@ CONSTANTS: Mapping[str, Callable[[Shape], Array]] = {
 """Buffers that files carry and no model needs: their values follow from their shapes."""
 
 
-def numbers(raw: Array, dtype: str) -> Array:
-    """Raw elements (unsigned integers of the file's width) as numbers. dtype: safetensors' name of it."""
-    if dtype == "BF16":
-        return (raw.astype(np.uint32) << 16).view(np.float32)
-    return raw.view(NUMPY[dtype])
-
-
 NUMPY = {
     "F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1",
     "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "u1", "BOOL": "?",
 }  # fmt: skip
 
 
+def stored(values: Array, dtype: str) -> Array | None:
+    """Numbers as raw elements (unsigned integers of the type's width), floats rounded to the nearest, ties to even.
+
+    dtype: safetensors' name of a type. None if the type does not hold them.
+    """
+    if dtype == "BF16":
+        wide = values.astype(np.float32).view(np.uint32)
+        return ((wide + 0x7FFF + (wide >> 16 & 1)) >> 16).astype(np.uint16)
+    if dtype not in NUMPY:
+        return None
+    kind = np.dtype(NUMPY[dtype])
+    with np.errstate(invalid="ignore"):
+        cast = values.astype(kind)
+    return cast.view(f"u{kind.itemsize}") if kind.kind == "f" or np.array_equal(cast, values) else None
+
+
 def is_constant(name: str, raw: Array, dtype: str) -> bool:
-    """Whether a stored tensor is exactly the named constant."""
-    if dtype not in NUMPY and dtype != "BF16":
-        return False
+    """Whether a stored tensor is exactly the named constant, bit for bit. raw: its elements as unsigned integers."""
     if name != "-1e4" and raw.ndim < (2 if name == "lower triangle" else 1):
         return False
-    return bool(np.array_equal(numbers(raw, dtype), CONSTANTS[name](raw.shape)))
+    constant = stored(CONSTANTS[name](raw.shape), dtype)
+    return constant is not None and np.array_equal(raw, constant)

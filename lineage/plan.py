@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from lineage import config, graph
 from lineage.components import Model, Shape
 from lineage.config import brief
-from lineage.errors import TensorMismatch
+from lineage.errors import FileDamaged, TensorMismatch
 from lineage.operations import Operation, Operations, Shapes, prove, stages
 from lineage.rules import Dialect, fill, match
 
@@ -87,10 +87,19 @@ class Plan:
 
 
 def step_from_json(data: Mapping[str, Any], shapes: Mapping[str, Shape]) -> Step:
-    """A step of a manifest; shapes: of the model's tensors."""
-    operations = tuple(Operation.kinds[name]() for name in data.get("operations", ()))
-    after = tuple(shapes[name] for name in data["to"])
-    return Step(tuple(data["from"]), tuple(data["to"]), operations, stages(operations, after)[0], after)
+    """A step of a manifest; shapes: of the model's tensors. Raises FileDamaged if it is not one that we know."""
+    lists = [data.get("from"), data.get("to"), data.get("operations", [])]
+    if not all(isinstance(names, list) and all(isinstance(name, str) for name in names) for names in lists):
+        raise FileDamaged(f"plan: a step is not three lists of names: {brief(data)}")
+    sources, targets, names = (tuple(names or ()) for names in lists)
+    odd = [name for name in targets if name not in shapes] + [name for name in names if name not in Operation.kinds]
+    if odd or not targets:
+        raise FileDamaged(f"plan: no such tensor or operation: {brief(odd)}", hint="was it written by a newer version?")
+    operations, after = tuple(Operation.kinds[name]() for name in names), tuple(shapes[name] for name in targets)
+    before = stages(operations, after)[0]
+    if len(sources) != len(before):
+        raise FileDamaged(f"plan: {len(before)} tensors make {brief(targets)}, and {len(sources)} are named")
+    return Step(sources, targets, operations, before, after)
 
 
 def expected(dialect: Dialect, model: Model, base: str) -> list[Step]:
@@ -167,7 +176,7 @@ def make_plan(dialect: Dialect, resolved: Resolved, header: Header) -> Plan:
     wanted = {name: shape for step in steps for name, shape in zip(step.sources, step.source_shapes, strict=True)}
     rest = [name for name in actual if name not in wanted]
     copied = _copies(dialect, resolved, rest, wanted)
-    dropped = [d for name in rest if name not in copied and (d := _drop(dialect, name, resolved.base))]
+    dropped = [d for name in rest if name not in copied and (d := _drop(dialect, name, resolved.base, model))]
     explained = copied.keys() | {d.name for d in dropped}
     extra = [name for name in rest if name not in explained]
     _refuse(header, actual, wanted, extra, twice)
@@ -191,9 +200,12 @@ def _copies(dialect: Dialect, resolved: Resolved, rest: Iterable[str], wanted: M
     return {name: pairs[name] for name in rest if name in pairs and pairs[name] in wanted}
 
 
-def _drop(dialect: Dialect, name: str, base: str) -> Dropped | None:
-    rule = next((rule for rule in dialect.drops if match(rule.source, name, base) is not None), None)
-    return Dropped(name, rule.why, rule.value) if rule else None
+def _drop(dialect: Dialect, name: str, base: str, model: Model) -> Dropped | None:
+    for rule in dialect.drops:
+        binding = match(rule.source, name, base)
+        if binding is not None and int(binding.get("i", 0)) < len(model.blocks):
+            return Dropped(name, rule.why, rule.value)
+    return None
 
 
 def _refuse(
@@ -238,10 +250,10 @@ def _nearest(name: str, known: list[str], place: int) -> str:
     return f"  (nearest known name: {near[0]})" if near else ""
 
 
-def shown(lines: Iterable[str]) -> list[str]:
+def shown(lines: Iterable[str], limit: int = SHOWN) -> list[str]:
     """The first of many lines, and how many more there are."""
     every = list(lines)
-    return every[:SHOWN] + ([f"… and {len(every) - SHOWN:,} more"] if len(every) > SHOWN else [])
+    return every[:limit] + ([f"… and {len(every) - limit:,} more"] if len(every) > limit else [])
 
 
 def unproved(plan: Plan) -> list[str]:

@@ -10,6 +10,7 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lineage.checkpoint.files import open_regular
 from lineage.errors import FileDamaged
 
 if TYPE_CHECKING:
@@ -26,14 +27,16 @@ def read_pickle(path: Path) -> "dict[str, torch.Tensor]":
     """The tensors of one file, memory-mapped where its form allows. Raises FileDamaged; never runs its code."""
     import torch
 
-    zipped = _check_archive(path)
     try:
+        zipped = _check_archive(path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of old storage classes
             logging.getLogger("torch").setLevel(logging.ERROR)
             found = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped or None)
-    except RecursionError:
-        raise FileDamaged(f"{path.name}: a pickle nested too deep") from None
+    except FileDamaged:
+        raise
+    except OSError as error:
+        raise FileDamaged(f"{path.name}: cannot be read ({error.strerror})") from error
     except Exception as error:  # whatever a malformed or hostile pickle provokes, it is the file's fault
         reason = " ".join(str(error).split())[:160]
         raise FileDamaged(
@@ -44,20 +47,19 @@ def read_pickle(path: Path) -> "dict[str, torch.Tensor]":
 
 
 def _check_archive(path: Path) -> bool:
-    """Whether the file is a zip archive; its members must be stored, not deflated."""
-    try:
-        head = path.open("rb").read(8)
+    """Whether the file is a zip archive, as torch and zipfile agree; its members must be stored, not deflated."""
+    with open_regular(path) as file:
+        head = file.read(8)
         if head.startswith(b"version "):
             raise FileDamaged(f"{path.name} is a Git LFS pointer, not weights", hint="git lfs pull")
-        if not zipfile.is_zipfile(path):
-            return False
-        members = zipfile.ZipFile(path).infolist()
-    except (OSError, zipfile.BadZipFile) as error:
-        raise FileDamaged(f"{path.name}: cannot be read ({error})") from None
-    packed = [member.filename for member in members if member.compress_type != zipfile.ZIP_STORED]
+        zipped = zipfile.is_zipfile(file)
+        members = zipfile.ZipFile(file).infolist() if zipped else []
+    packed = any(member.compress_type != zipfile.ZIP_STORED for member in members)
     if packed or sum(member.file_size for member in members) > path.stat().st_size:
         raise FileDamaged(f"{path.name}: a deflated archive, which torch does not write; refused unread")
-    return True
+    if zipped != head.startswith(b"PK"):
+        raise FileDamaged(f"{path.name}: a damaged zip archive (cut short?)")
+    return zipped
 
 
 def _tensors_alone(path: Path, found: object) -> "dict[str, torch.Tensor]":
@@ -78,7 +80,9 @@ def _tensors_alone(path: Path, found: object) -> "dict[str, torch.Tensor]":
     for name, value in found.items():
         if (
             value.layout is not torch.strided
+            or value.device.type != "cpu"
             or value.is_quantized
+            or value.is_neg()
             or str(value.dtype).removeprefix("torch.") not in DTYPES
         ):
             raise FileDamaged(f"{path.name}: {name[:200]} is not a plain dense tensor")

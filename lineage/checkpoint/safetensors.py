@@ -8,16 +8,18 @@ JSON {name: {dtype, shape, data_offsets}}, then the data, without holes or overl
 import json
 import math
 import os
-import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lineage.checkpoint.files import open_regular, parse_json
 from lineage.components import Shape
 from lineage.errors import FileDamaged
 
 HEADER_LIMIT = 100_000_000  # bytes; the format's own cap
+JSON_LIMIT = 25_000_000  # bytes without padding, 300,000 tensors: what is longer costs gigabytes to parse
+RANK_LIMIT = 32  # of an array that numpy takes
 BITS = {
     "BOOL": 8, "U8": 8, "I8": 8, "U16": 16, "I16": 16, "F16": 16, "BF16": 16, "U32": 32, "I32": 32, "F32": 32,
     "U64": 64, "I64": 64, "F64": 64, "C64": 64, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8,
@@ -40,30 +42,28 @@ def read_header(path: Path) -> dict[str, Tensor]:
     """The tensors of one file. Raises FileDamaged, saying what is wrong with it."""
     try:
         return _read_header(path)
-    except RecursionError:
-        raise FileDamaged(f"{path.name}: the header is nested too deep") from None
     except OSError as error:
         raise FileDamaged(f"{path.name}: cannot be read ({error.strerror})") from error
 
 
 def _read_header(path: Path) -> dict[str, Tensor]:
-    with open(path, "rb") as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise FileDamaged(f"{path.name}: not a regular file")
-        length = _header_length(path, status.st_size, file.read(8))
-        raw = file.read(length)
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        length = _header_length(path, size, file.read(8))
+        raw = file.read(length).rstrip(b" ")
     if not raw.startswith(b"{"):
         raise FileDamaged(f"{path.name}: the header does not begin with an object")
+    if len(raw) > JSON_LIMIT:
+        raise FileDamaged(f"{path.name}: a header of {len(raw):,} bytes, over {JSON_LIMIT:,}")
     try:
-        header = json.loads(raw.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
+        header = parse_json(raw, _no_constant)
     except ValueError as error:
-        raise FileDamaged(f"{path.name}: the header is not JSON ({str(error)[:80]})") from None
+        raise FileDamaged(f"{path.name}: the header is not JSON ({str(error)[:100]})") from None
     metadata = header.pop("__metadata__", None) or {}
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
         raise FileDamaged(f"{path.name}: __metadata__ is not a map of strings")
     tensors = {name: _tensor(path, name, entry, 8 + length) for name, entry in header.items()}
-    _check_coverage(path, tensors, 8 + length, status.st_size)
+    _check_coverage(path, tensors, 8 + length, size)
     return tensors
 
 
@@ -83,14 +83,6 @@ def _header_length(path: Path, size: int, first: bytes) -> int:
     return length
 
 
-def _unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    pairs = list(pairs)
-    names = dict(pairs)
-    if len(names) != len(pairs):
-        raise ValueError("a name stands twice")
-    return names
-
-
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
@@ -106,6 +98,8 @@ def _tensor(path: Path, name: str, entry: Any, data: int) -> Tensor:
         raise wrong(f"dtype {json.dumps(dtype)[:40]} is not known")
     if not isinstance(shape, list) or not all(type(n) is int and 0 <= n < 2**63 for n in shape):
         raise wrong("shape is not a list of whole numbers")
+    if len(shape) > RANK_LIMIT:
+        raise wrong(f"{len(shape):,} dimensions, over {RANK_LIMIT}")
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(type(n) is int and n >= 0 for n in offsets):
         raise wrong("data_offsets are not two whole numbers")
     bits = (0 if 0 in shape else math.prod(shape)) * BITS[dtype]

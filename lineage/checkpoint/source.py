@@ -5,6 +5,8 @@ a model which is refused costs a kilobyte. `HF_ENDPOINT`, `HF_HUB_OFFLINE`, `HF_
 library's own and mean what they mean there.
 """
 
+import glob
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,7 +14,9 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from lineage.errors import AccessError, LineageError, SourceError, UsageError
+from lineage.checkpoint.files import FULL
+from lineage.checkpoint.weights import INDEX, PICKLES, main_file, shards
+from lineage.errors import AccessError, LineageError, ResourceError, SourceError, UsageError
 
 HUB_ID = re.compile(r"(?:hf://|https://huggingface\.co/)?([\w.-]+(?:/[\w.-]+)?)(?:@([\w./-]+))?/?")
 SMALL = (
@@ -20,17 +24,18 @@ SMALL = (
     "added_tokens.json", "spiece.model", "sentencepiece*", "source.spm", "target.spm", "chat_template*",
     "LICENSE*", "LICENCE*", "NOTICE*", "README.md", "USE_POLICY*",
 )  # fmt: skip
+CODE = (".py", ".pkl", ".sh", ".so")
 SMALL_LIMIT = 64 << 20  # bytes; a "small file" beyond is not one
 
 
 @dataclass(frozen=True)
 class Access:
-    """How a hub may be asked. revision: a branch, tag or commit; offline: the cache alone."""
+    """How a hub may be asked. revision: a branch, tag or commit; local_files_only: the cache alone."""
 
     revision: str | None = None
     token: str | None = None
     cache_dir: Path | None = None
-    offline: bool = False
+    local_files_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -41,22 +46,27 @@ class Source:
     directory: Path
     revision: str | None = None
     file: Path | None = None
-    fetch_weights: Callable[[], Any] | None = None
+    fetch_weights: Callable[[bool], None] | None = None
 
     @property
     def config(self) -> Path:
         return self.directory / "config.json"
 
-    def with_weights(self) -> "Source":
+    def with_weights(self, allow_pickle: bool = False) -> "Source":
         """The same source with its weights fetched."""
         if self.fetch_weights:
-            self.fetch_weights()
+            self.fetch_weights(allow_pickle)
         return replace(self, fetch_weights=None)
 
     def small_files(self) -> list[Path]:
         """The files that travel with the weights: config, tokenizer, licence."""
-        files = sorted(path for path in self.directory.iterdir() if any(fnmatch(path.name, form) for form in SMALL))
+        files = sorted(path for path in self.directory.iterdir() if is_small(path.name))
         return [path for path in files if path.is_file() and path.stat().st_size <= SMALL_LIMIT]
+
+
+def is_small(name: str) -> bool:
+    """Whether a file of this name travels with the weights; code never does."""
+    return "/" not in name and not name.endswith(CODE) and any(fnmatch(name, form) for form in SMALL)
 
 
 def locate(model: str, access: Access) -> Source:
@@ -84,7 +94,7 @@ def _local(path: Path) -> Source:
         return Source(str(path), path)
     if path.name == "config.json":
         return Source(str(path), path.parent)
-    if path.suffix not in (".safetensors", ".bin", ".pt", ".pth"):
+    if path.suffix not in (".safetensors", *PICKLES):
         raise UsageError(
             f"{path} is neither a directory nor a weights file", hint="give the folder that holds config.json"
         )
@@ -92,75 +102,128 @@ def _local(path: Path) -> Source:
 
 
 def _hub(repo: str, access: Access) -> Source:
-    options = {"token": access.token, "cache_dir": access.cache_dir, "local_files_only": access.offline}
+    repository = _Repository(repo, access).reached()
+    config = repository.download("config.json")
+    pinned = replace(repository, access=replace(access, revision=config.parent.name))
+    return Source(
+        f"hf://{repo}",
+        config.parent,
+        revision=config.parent.name,
+        fetch_weights=lambda allow_pickle: pinned.fetch(config.parent, allow_pickle),
+    )
 
-    def ask(call: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+
+@dataclass(frozen=True)
+class _Repository:
+    """A repository of the hub at one revision. away: why the hub cannot be asked, and the cache must do."""
+
+    name: str
+    access: Access
+    away: SourceError | None = None
+
+    def ask(self, call: Callable[..., Any], *arguments: str, **keywords: Any) -> Any:
+        """Call a function of the hub's library; its errors become ours."""
         try:
-            return call(*arguments, **keywords)
+            return call(self.name, *arguments, revision=self.access.revision, **keywords)
         except Exception as error:
-            raise _explained(error, repo, access) from error
+            raise self.away or _explained(error, self.name, self.access, *arguments) from error
 
-    from huggingface_hub import HfApi, constants, hf_hub_download, snapshot_download
+    def reached(self) -> "_Repository":
+        """The same, or away. The library would ask again and again for minutes before it says so."""
+        from huggingface_hub import get_hf_file_metadata, hf_hub_url
 
-    config = Path(ask(hf_hub_download, repo, "config.json", revision=access.revision, **options))
-    commit = config.parent.name
+        def look(repo: str, file: str, revision: str | None) -> None:
+            get_hf_file_metadata(hf_hub_url(repo, file, revision=revision), token=self.access.token)
 
-    def fetch_weights() -> None:
-        wanted = [*SMALL]
-        if not (access.offline or constants.HF_HUB_OFFLINE):
-            names = ask(HfApi(token=access.token).list_repo_files, repo, revision=commit)
-            forms = (
-                ("model*.safetensors", "model.safetensors.index.json"),
-                ("pytorch_model*.bin", "pytorch_model.bin.index.json"),
-            )
-            wanted += next((form for form in forms if any(fnmatch(name, form[0]) for name in names)), ())
-            if len(wanted) == len(SMALL):
-                raise SourceError(f"{repo} holds neither safetensors nor pytorch_model.bin", code="not_found")
-            ask(snapshot_download, repo, revision=commit, allow_patterns=wanted, **options)
+        if self.access.local_files_only:
+            return replace(self, away=_offline(self.name, self.access))
+        try:
+            self.ask(look, "config.json")
+            return self
+        except SourceError as error:
+            if error.code == "not_found":
+                raise
+            return replace(self, away=error)
 
-    return Source(f"hf://{repo}", config.parent, revision=commit, fetch_weights=fetch_weights)
+    def _options(self) -> dict[str, Any]:
+        access = self.access
+        return {"token": access.token, "cache_dir": access.cache_dir, "local_files_only": self.away is not None}
+
+    def download(self, file: str) -> Path:
+        """One file, as it lies in the cache."""
+        from huggingface_hub import hf_hub_download
+
+        return Path(self.ask(hf_hub_download, file, **self._options()))
+
+    def fetch(self, cache: Path, allow_pickle: bool) -> None:
+        """Bring the weights and the small files beside the config. If all weights lie there, no hub is needed."""
+        from huggingface_hub import HfApi, snapshot_download
+
+        cached = set(os.listdir(cache))
+        names = cached if self.away else set(self.ask(HfApi(token=self.access.token).list_repo_files))
+        try:
+            main = main_file(names, self.name, allow_pickle)
+        except SourceError as error:
+            raise self.away or error from None
+        wanted = {main, *(shards(self.download(main)).values() if main.endswith(INDEX) else ())}
+        if self.away:
+            if not wanted <= cached:
+                raise self.away
+            return
+        wanted |= {name for name in names if is_small(name)}
+        if not wanted <= cached:
+            self.ask(snapshot_download, allow_patterns=[glob.escape(name) for name in wanted], **self._options())
 
 
-def _explained(error: Exception, repo: str, access: Access) -> LineageError:
-    from huggingface_hub import errors
-
-    where = f"{repo}@{access.revision or 'main'}"
-    if isinstance(error, errors.GatedRepoError):
-        return AccessError(
-            f"{repo} needs access you do not have", facts=[f"token  {'sent' if access.token else 'the stored one'}"],
-            hint="ask for access on the model's page, then run again", code="gated",
-        )  # fmt: skip
-    if isinstance(error, errors.RevisionNotFoundError):
-        return SourceError(f"{repo} has no revision {access.revision!r}", code="not_found")
-    if isinstance(error, errors.RepositoryNotFoundError):
-        return SourceError(
-            f"no repository {repo} on the hub, or it is private",
-            hint="check the name; for a private one: --token",
-            code="not_found",
-        )
-    if isinstance(error, errors.LocalEntryNotFoundError | errors.OfflineModeIsEnabled):
-        offline = access.offline or isinstance(error, errors.OfflineModeIsEnabled) or _offline()
-        return SourceError(
-            f"{where} is not in the cache, and the hub is not to be asked"
-            if offline
-            else f"cannot reach the hub for {where}",
-            hint="with the files elsewhere: lineage convert /path/to/the/files",
-            code="offline" if offline else "network",
-        )
-    if isinstance(error, errors.EntryNotFoundError):
-        return SourceError(f"{where} has no config.json", code="not_found")
-    if isinstance(error, errors.HFValidationError):
-        return UsageError(f"{repo!r} is not a repository's name")
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    if status in (401, 403):
-        return AccessError(f"the hub refuses {repo} (HTTP {status})", hint="check the token", code="auth")
+def _offline(repo: str, access: Access) -> SourceError:
     return SourceError(
-        f"cannot reach the hub for {where} ({type(error).__name__}: {str(error)[:120]})",
-        hint="check the network or HF_ENDPOINT; or give a directory", code="network",
+        f"{repo}@{access.revision or 'main'} is not in the cache, and the hub is not to be asked",
+        hint="with the files elsewhere: lineage convert /path/to/the/files", code="offline",
     )  # fmt: skip
 
 
-def _offline() -> bool:
-    from huggingface_hub import constants
+def _explained(error: Exception, repo: str, access: Access, file: str = "such file") -> LineageError:
+    from huggingface_hub import errors, get_token
 
-    return bool(constants.HF_HUB_OFFLINE)
+    cause = error.__cause__ if isinstance(error, errors.LocalEntryNotFoundError) else error
+    response = getattr(cause, "response", None)
+    status, where = getattr(response, "status_code", None), f"{repo}@{access.revision or 'main'}"
+    if cause is None or isinstance(cause, errors.OfflineModeIsEnabled):
+        return _offline(repo, access)
+    if isinstance(cause, errors.GatedRepoError):
+        token = "sent" if access.token or get_token() else "none"
+        return AccessError(
+            f"{repo} needs access you do not have", facts=[f"token  {token}"],
+            hint="ask for access on the model's page, then run again", code="gated",
+        )  # fmt: skip
+    if isinstance(cause, errors.RevisionNotFoundError):
+        return SourceError(f"{repo} has no revision {access.revision!r}")
+    if _no_repository(response):
+        return SourceError(
+            f"no repository {repo} on the hub, and no directory of that name here",
+            hint="check the name; a private repository is hidden from those it does not know: --token",
+        )
+    if status in (401, 403):
+        return AccessError(
+            f"the hub does not show {repo} (HTTP {status}): private, or another token is needed",
+            hint="check the name, and the token: --token, HF_TOKEN or `hf auth login`", code="auth",
+        )  # fmt: skip
+    if isinstance(cause, errors.EntryNotFoundError):
+        return SourceError(f"{where} has no {file}")
+    if isinstance(cause, errors.HFValidationError):
+        return UsageError(f"{repo!r} is not a repository's name")
+    if isinstance(cause, OSError) and (cause.errno in FULL or cause.filename):
+        kind = ResourceError if cause.errno in FULL else UsageError
+        return kind(f"cannot write the hub's cache: {cause}", hint="--cache-dir names another")
+    detail = " ".join(str(cause).split())[:160]
+    return SourceError(
+        f"cannot reach the hub for {where}", facts=[f"{type(cause).__name__}: {'' if 'Bearer' in detail else detail}"],
+        hint="check the network or HF_ENDPOINT; with the files elsewhere: lineage convert /path/to/the/files",
+        code="network",
+    )  # fmt: skip
+
+
+def _no_repository(response: Any) -> bool:
+    """A hub that does not say so may only be hiding a private one, which it does by 401."""
+    code = response.headers.get("X-Error-Code") if response is not None else ""
+    return code == "RepoNotFound" or (code is None and response.status_code == 404)

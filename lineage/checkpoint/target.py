@@ -6,38 +6,62 @@ name and its marker, and the next run removes it; nothing else is ever deleted.
 
 import contextlib
 import ctypes
-import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+import signal
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from lineage.checkpoint.files import FULL, read_json
 from lineage.errors import LineageError, ResourceError, UsageError
 
 MARKER = ".lineage-partial"
 MANIFEST = "lineage.json"
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+CARD = "README.md"
 
 
 def check_output(output: Path, source: Path, force: bool) -> None:
     """Refuse a place that cannot or must not be written. Raises UsageError."""
-    parent = output.parent
-    if not parent.is_dir():
-        raise UsageError(f"{parent} does not exist", hint="make the folder first, or choose another -o")
+    try:
+        _check_output(output, source, force)
+    except OSError as error:
+        raise _explained(error, output) from error
+
+
+def _check_output(output: Path, source: Path, force: bool) -> None:
+    if not output.parent.is_dir():
+        raise UsageError(f"{output.parent} does not exist", hint="make the folder first, or choose another -o")
     real, origin = output.resolve(), source.resolve()
     if real == origin or origin in real.parents:
         raise UsageError(f"{output} lies in the source; nothing is ever written there", hint="choose another -o")
     if output.is_symlink():
         raise UsageError(f"{output} is a link; refusing to replace it", hint="name the folder itself")
-    if not output.exists():
+    if not output.exists() or (output.is_dir() and not any(output.iterdir())):
         return
-    if not output.is_dir() or (any(output.iterdir()) and not (output / MANIFEST).is_file()):
+    if not (output / MANIFEST).is_file():
         raise UsageError(
             f"{output} exists and was not made by lineage", hint="choose another -o; --force does not touch it"
         )
-    if (output / MANIFEST).exists() and not force:
+    if not force:
         raise UsageError(f"{output} exists", hint="--force replaces it when the new one is complete")
+    if foreign := _foreign(output):
+        raise UsageError(
+            f"{output} holds {len(foreign)} files that lineage did not write: {', '.join(foreign[:5])}",
+            hint="move them away, or choose another -o; --force does not touch them",
+        )
+
+
+def _foreign(output: Path) -> list[str]:
+    """The files in a directory that no record of ours in it accounts for."""
+    try:
+        manifest = read_json(output / MANIFEST)
+        ours = {MANIFEST, CARD, *manifest["files"], *(f"source/{name}" for name in manifest["source"]["files"])}
+    except (LineageError, LookupError, TypeError):
+        ours = set()
+    every = (path for path in output.rglob("*") if path.is_symlink() or not path.is_dir())
+    return sorted({path.relative_to(output).as_posix() for path in every} - ours)
 
 
 def check_space(output: Path, need: int) -> None:
@@ -52,42 +76,69 @@ def check_space(output: Path, need: int) -> None:
 
 
 @contextlib.contextmanager
-def staged(output: Path) -> Iterator[Path]:
+def staged(output: Path, check: Callable[[], None]) -> Iterator[Path]:
     """A directory to fill; on a clean exit it becomes `output`, on any other it vanishes.
 
-    Raises UsageError if another process is at it, ResourceError if the disk fills.
+    check: `check_output`, asked again at either end, since other processes do not wait. Raises what it raises,
+    UsageError if another process is at work there, ResourceError if the disk fills.
     """
-    stem = output.name[:200]
+    stem = os.fsdecode(os.fsencode(output.name)[:200])
     partial = output.parent / f".{stem}.partial"
     try:
         with _locked(output.parent / f".{stem}.lock", output):
-            _clear(partial)
-            partial.mkdir()
-            (partial / MARKER).touch()
+            _clear(partial, output)
+            check()
             try:
-                yield partial
-                (partial / MARKER).unlink()
-                _settle(partial)
+                partial.mkdir()
+                (partial / MARKER).touch()
+                (partial / "new").mkdir()
+                yield partial / "new"
+                _settle(partial / "new")
+                check()
                 _move(partial, output)
-            except BaseException:
-                shutil.rmtree(partial, ignore_errors=True)
-                raise
+            finally:
+                with _undisturbed(), contextlib.suppress(OSError):
+                    _remove(partial)
     except OSError as error:
         raise _explained(error, output) from error
 
 
 def _explained(error: OSError, output: Path) -> LineageError:
-    if error.errno in _FULL:
+    if error.errno in FULL:
         return ResourceError(f"the disk is full: {error.strerror}", hint="nothing was left behind; choose another -o")
-    return UsageError(f"cannot write {output}: {error.strerror or error}", hint="check the permissions of its folder")
+    return UsageError(f"cannot write {output}: {error}", hint="check the permissions of its folder")
 
 
-def _clear(partial: Path) -> None:
-    if not partial.exists():
+def _clear(partial: Path, output: Path) -> None:
+    """Remove what a killed run left, once an earlier output that it had set aside is back in its place."""
+    if not os.path.lexists(partial):
         return
     if not (partial / MARKER).exists() and any(partial.iterdir()):
         raise UsageError(f"{partial} is in the way and was not made by lineage", hint="move it away")
-    shutil.rmtree(partial)
+    if (partial / "old").exists() and not os.path.lexists(output):
+        os.rename(partial / "old", output)
+    _remove(partial)
+
+
+def _remove(partial: Path) -> None:
+    """The marker goes last, so that what a kill leaves of this is still known as ours."""
+    for path in partial.iterdir():
+        if path.name != MARKER:
+            shutil.rmtree(path)
+    (partial / MARKER).unlink(missing_ok=True)
+    partial.rmdir()
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """A second Ctrl-C does not cut short the clean-up after the first."""
+    numbers = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
+    handlers = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler or signal.SIG_DFL)
 
 
 @contextlib.contextmanager
@@ -129,21 +180,22 @@ def _settle(directory: Path) -> None:
 
 def _move(partial: Path, output: Path) -> None:
     if output.exists() and any(output.iterdir()):
-        _exchange(partial, output)
-        shutil.rmtree(partial)
+        _exchange(partial / "new", output, partial / "old")
     else:
-        os.rename(partial, output)
+        os.rename(partial / "new", output)
     sync(output.parent)
 
 
-def _exchange(one: Path, other: Path) -> None:
+def _exchange(one: Path, other: Path, aside: Path) -> None:
     """Swap two directories in one step where the system can, in two where not."""
     libc = ctypes.CDLL(None, use_errno=True)
     at, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
     renameat2 = getattr(libc, "renameat2", None)
     if renameat2 and renameat2(at, os.fsencode(one), at, os.fsencode(other), exchange) == 0:
         return
-    aside = one.with_name(one.name + ".old")
     os.rename(other, aside)
-    os.rename(one, other)
-    os.rename(aside, one)
+    try:
+        os.rename(one, other)
+    except BaseException:
+        os.rename(aside, other)
+        raise

@@ -6,16 +6,17 @@ and `array`, one whole tensor as unsigned integers of its width, so that every t
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lineage.checkpoint.files import open_regular, read_json
 from lineage.checkpoint.pickles import DTYPES, read_pickle
-from lineage.checkpoint.safetensors import BITS, Tensor, read_header
+from lineage.checkpoint.safetensors import BITS, JSON_LIMIT, Tensor, read_header
 from lineage.errors import FileDamaged, SourceError, UsageError
 from lineage.operations import Array
 
@@ -23,10 +24,11 @@ if TYPE_CHECKING:
     import torch
 
 CHUNK = 1 << 23
-FORMS: tuple[tuple[str, Literal["safetensors", "pickle"]], ...] = (
-    ("model.safetensors", "safetensors"),
-    ("pytorch_model.bin", "pickle"),
-)
+INDEX = ".index.json"
+MAIN = ("model.safetensors", "model.safetensors" + INDEX, "pytorch_model.bin", "pytorch_model.bin" + INDEX)
+"""The file that speaks for a checkpoint, the one to prefer first."""
+PICKLES = (".bin", ".pt", ".pth")
+Stamp = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -50,14 +52,22 @@ class Pickled:
 
 
 class Weights(Mapping[str, Tensor | Pickled]):
-    """The tensors of one checkpoint. files: those that hold them; index: the file that lists them, if there is one."""
+    """The tensors of one checkpoint. files: those that hold them; index: the file that lists them, if there is one.
+
+    stamps: what `_stamp` said of the files before they were read.
+    """
 
     def __init__(
-        self, tensors: Mapping[str, Tensor | Pickled], files: tuple[Path, ...], index: Path | None = None
+        self,
+        tensors: Mapping[str, Tensor | Pickled],
+        files: tuple[Path, ...],
+        index: Path | None = None,
+        stamps: Mapping[Path, Stamp] | None = None,
     ) -> None:
         self._tensors = tensors
         self.files = files
         self.index = index
+        self._stamps = stamps or {}
 
     def __getitem__(self, name: str) -> Tensor | Pickled:
         return self._tensors[name]
@@ -75,21 +85,33 @@ class Weights(Mapping[str, Tensor | Pickled]):
             data = memoryview(_raw(entry).data).cast("B") if entry.size else memoryview(b"")
             yield from (bytes(data[at : at + CHUNK]) for at in range(0, entry.size, CHUNK))
             return
-        with open(entry.path, "rb", buffering=0) as file:
-            done = 0
-            while done < entry.size:
-                piece = os.pread(file.fileno(), min(CHUNK, entry.size - done), entry.start + done)
-                if not piece:
-                    raise FileDamaged(f"{entry.path.name} became shorter while it was read")
-                done += len(piece)
-                yield piece
+        try:
+            with open_regular(entry.path) as file:
+                done = 0
+                while done < entry.size:
+                    piece = os.pread(file.fileno(), min(CHUNK, entry.size - done), entry.start + done)
+                    if not piece:
+                        raise FileDamaged(f"{entry.path.name} became shorter while it was read")
+                    done += len(piece)
+                    yield piece
+        except OSError as error:
+            raise FileDamaged(f"{entry.path.name}: cannot be read ({error.strerror})") from error
 
     def array(self, name: str) -> Array:
         """A whole tensor as unsigned integers of its width, in its shape."""
         entry = self[name]
-        width = BITS[entry.dtype] // 8
-        flat = np.frombuffer(b"".join(self.chunks(name)), dtype=f"<u{width}")
-        return flat.reshape(entry.shape)
+        whole = np.empty(entry.size, np.uint8)
+        done = 0
+        for piece in self.chunks(name):
+            whole[done : done + len(piece)] = np.frombuffer(piece, np.uint8)
+            done += len(piece)
+        return whole.view(f"<u{BITS[entry.dtype] // 8}").reshape(entry.shape)
+
+    def check_unchanged(self) -> None:
+        """Raises FileDamaged if a file is no longer the one whose header was read."""
+        for path, stamp in self._stamps.items():
+            if _stamp(path) != stamp:
+                raise FileDamaged(f"{path.name} changed while it was read", hint="run again when nothing writes to it")
 
     def same(self, one: str, other: str) -> bool:
         """Whether two tensors have the same type, shape and bytes."""
@@ -107,34 +129,53 @@ def _raw(entry: Pickled) -> Array:
     return flat.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[width]).numpy()
 
 
-def open_weights(directory: Path, allow_pickle: bool = False, file: Path | None = None) -> Weights:
-    """The checkpoint in a directory: safetensors before pickles, a single file before shards.
+def _stamp(path: Path) -> Stamp | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
-    file: this one alone. Raises SourceError if there is none, UsageError if there are only pickles and they are not
-    allowed, FileDamaged if a file or the index is.
+
+def main_file(names: Collection[str], place: str, allow_pickle: bool) -> str:
+    """The file of a folder that speaks for its weights: safetensors before pickles, a single file before shards.
+
+    Raises SourceError if there is none, UsageError if there are only pickles and they are not allowed.
     """
-    if file is not None:
-        return _open((file,), "pickle" if file.suffix in (".bin", ".pt", ".pth") else "safetensors", allow_pickle)
-    for name, form in FORMS:
-        single, index = directory / name, directory / f"{name}.index.json"
-        if single.exists() or single.is_symlink():
-            return _open((single,), form, allow_pickle)
-        if index.exists():
-            return _sharded(directory, index, form, allow_pickle)
-    raise SourceError(
-        f"no weights in {directory}", facts=[f"looked for {', '.join(name for name, _ in FORMS)} and their .index.json"]
+    found = next((name for name in MAIN if name in names), None)
+    if found is None:
+        raise SourceError(f"no weights in {place}", facts=[f"looked for {', '.join(MAIN)}"])
+    if not allow_pickle and ".bin" in found:
+        bins = sorted(name for name in names if name.startswith("pytorch_model") and name.endswith(".bin"))
+        raise _not_allowed(bins or [found])
+    return found
+
+
+def _not_allowed(names: list[str]) -> UsageError:
+    return UsageError(
+        f"{', '.join(names[:9])}: pickles, which can carry code",
+        hint="--allow-pickle reads them with torch's weights-only reader; a safetensors file needs no such care",
     )
 
 
-def _open(files: tuple[Path, ...], form: str, allow_pickle: bool) -> Weights:
+def open_weights(directory: Path, allow_pickle: bool = False, file: Path | None = None) -> Weights:
+    """The checkpoint in a directory. file: this one alone.
+
+    Raises as `main_file` does, and FileDamaged if a file or the index is.
+    """
+    if file is not None:
+        if file.suffix in PICKLES and not allow_pickle:
+            raise _not_allowed([file.name])
+        return _open((file,))
+    main = directory / main_file([path.name for path in directory.iterdir()], str(directory), allow_pickle)
+    return _sharded(main) if main.name.endswith(INDEX) else _open((main,))
+
+
+def _open(files: tuple[Path, ...], index: Path | None = None) -> Weights:
     tensors: dict[str, Tensor | Pickled] = {}
-    if form == "pickle" and not allow_pickle:
-        raise UsageError(
-            f"{files[0].name} is a pickle, which can carry code",
-            hint="--allow-pickle reads it with torch's weights-only reader; a safetensors file needs no such care",
-        )
+    stamps = {path: stamp for path in files if (stamp := _stamp(path))}
     for path in files:
-        if form == "pickle":
+        if path.suffix in PICKLES:
             found: Mapping[str, Tensor | Pickled] = {n: Pickled(path, t) for n, t in read_pickle(path).items()}
         else:
             found = read_header(path)
@@ -143,20 +184,31 @@ def _open(files: tuple[Path, ...], form: str, allow_pickle: bool) -> Weights:
         tensors |= found
     if not tensors:
         raise FileDamaged(f"{files[0].name}: no tensors in it")
-    return Weights(tensors, files)
+    return Weights(tensors, files, index, stamps)
 
 
-def _sharded(directory: Path, index: Path, form: str, allow_pickle: bool) -> Weights:
-    places = _weight_map(index)
-    names = sorted(set(places.values()))
-    suffix = ".safetensors" if form == "safetensors" else ".bin"
-    for name in names:
-        plain = PurePosixPath(name)
-        if plain.name != name or "\\" in name or not name.endswith(suffix):
+def shards(index: Path) -> Mapping[str, str]:
+    """What an index says: tensor -> file beside it. Raises FileDamaged if it is malformed or names any other file."""
+    data = read_json(index, JSON_LIMIT)
+    places = data.get("weight_map") if isinstance(data, dict) else None
+    if not isinstance(places, dict) or not places or not all(isinstance(place, str) for place in places.values()):
+        raise FileDamaged(f"{index.name}: weight_map is not a map of tensors to files")
+    suffix = PurePosixPath(index.name.removesuffix(INDEX)).suffix
+    for name in sorted(set(places.values())):
+        if PurePosixPath(name).name != name or "\\" in name or not name.endswith(suffix):
             raise FileDamaged(f"{index.name}: shard {json.dumps(name)[:100]} is not a plain {suffix} file beside it")
-        if not (directory / name).exists():
-            raise FileDamaged(f"{index.name} names a shard that is missing: {name}", hint="download it again")
-    weights = _open(tuple(directory / name for name in names), form, allow_pickle)
+    return places
+
+
+def _sharded(index: Path) -> Weights:
+    places = shards(index)
+    files = tuple(index.parent / name for name in sorted(set(places.values())))
+    if missing := [path.name for path in files if not os.path.lexists(path)]:
+        raise FileDamaged(
+            f"{index.name} names {len(missing)} shards that are missing: {', '.join(missing[:9])}",
+            hint="download it again",
+        )
+    weights = _open(files, index)
     for tensor, place in places.items():
         if tensor not in weights or weights[tensor].path.name != place:
             raise FileDamaged(f"{index.name}: {tensor[:200]} is not in {place}, where the index says")
@@ -164,36 +216,4 @@ def _sharded(directory: Path, index: Path, form: str, allow_pickle: bool) -> Wei
         raise FileDamaged(
             f"{index.name} does not list {len(unlisted)} tensors of its shards: {', '.join(unlisted[:5])}"
         )
-    return Weights(weights, weights.files, index)
-
-
-def _weight_map(index: Path) -> Mapping[str, str]:
-    data = read_json(index)
-    places = data.get("weight_map") if isinstance(data, dict) else None
-    if not isinstance(places, dict) or not places or not all(isinstance(place, str) for place in places.values()):
-        raise FileDamaged(f"{index.name}: weight_map is not a map of tensors to files")
-    return places
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(dict(pairs)) != len(pairs):
-        raise ValueError("a key stands twice")
-    return dict(pairs)
-
-
-def read_json(path: Path, limit: int = 200_000_000) -> Any:
-    """A JSON file, read strictly. Raises FileDamaged: not there, not UTF-8, not JSON, a key twice, too large."""
-    try:
-        with open(path, "rb") as file:
-            raw = file.read(limit + 1)
-        if len(raw) > limit:
-            raise ValueError(f"over {limit:,} bytes")
-        if raw.startswith(b"version https://git-lfs"):
-            raise ValueError("a Git LFS pointer")
-        return json.loads(raw.decode("utf-8"), object_pairs_hook=_unique)
-    except RecursionError:
-        raise FileDamaged(f"{path.name}: nested too deep") from None
-    except OSError as error:
-        raise FileDamaged(f"{path.name}: cannot be read ({error.strerror})") from error
-    except ValueError as error:
-        raise FileDamaged(f"{path.name}: not JSON as it should be ({str(error)[:80]})") from None
+    return weights

@@ -27,7 +27,8 @@ class Output:
 class Model(nn.Module):
     """A stack of blocks between an embedding and its heads.
 
-    spec: the architecture. provenance: where the weights came from, if they were loaded.
+    spec: the architecture. provenance: where the weights came from, if they were loaded. attention: "sdpa", or "eager"
+    for the product written out as the reference's eager path rounds it.
     """
 
     def __init__(self, spec: c.Model, width: int = 0) -> None:
@@ -35,6 +36,7 @@ class Model(nn.Module):
         width = spec.embed.width
         self.spec = spec
         self.provenance: dict[str, Any] = {}
+        self.attention = "sdpa"
         self.embed = make(spec.embed, width)
         self.blocks = nn.ModuleList([make(one, width) for one in spec.blocks])
         self.norm = make_or_pass(spec.norm, width)
@@ -51,7 +53,7 @@ class Model(nn.Module):
     ) -> Output:
         """input_ids [B, T]; attention_mask [B, T], 0 for padding; position_ids, token_type_ids [B, T]."""
         keep_BS = None if attention_mask is None else attention_mask.bool()
-        context = Context(input_ids.shape[1], input_ids.device, keep_BS)
+        context = Context(input_ids.shape[1], input_ids.device, keep_BS, self.attention)
         x_BTD = self.embed(input_ids, position_ids, token_type_ids)
         for one in self.blocks:
             x_BTD = one(x_BTD, context)

@@ -37,9 +37,8 @@ def behaviour(session: Session) -> Level:
     with lifted():
         found = list(_findings(session, ours, theirs))
     wrong = [f"{finding.question}: {finding.figure}" for finding in found if not finding.good]
-    names = ", ".join(finding.question for finding in found)
-    summary = f"{len(found) - len(wrong)} of {len(found)} hold"
-    return passed("behaviour", not wrong, summary, wrong or [names[:300]])
+    figures = tuple({"question": f.question, "holds": f.good, "figure": f.figure} for f in found)
+    return passed("behaviour", not wrong, f"{len(found) - len(wrong)} of {len(found)} hold", wrong, figures=figures)
 
 
 def _findings(session: Session, ours: Model, theirs: nn.Module) -> Iterator[Finding]:

@@ -103,8 +103,7 @@ def replay(session: Session) -> tuple[Level, list[Trace]]:
     guilty = {node.ours: node for one in found for node in one.guilty}
     local = [node.local for one in found for node in one.nodes if node.local is not None]
     inherit = [node for node in (found[0].nodes if found else ()) if not node.inherited <= FP64_LIMIT]
-    details = [f"{node.ours} is off by {node.local:.1e}" for node in list(guilty.values())[:8]]
-    details += (
+    details = (
         [f"{len(inherit)} of {len(found[0].nodes)} components differ, counting what they inherit"] if inherit else []
     )
     summary = f"{len(local)} components on the reference's own input, worst {max(local, default=0.0):.1e}"
@@ -161,6 +160,7 @@ def bf16(session: Session) -> Level:
     if not probes:
         return Level("bf16", "skipped", "too much work without a fast bf16 product, or no fp64 results")
     ours, theirs = session.pair(torch.bfloat16)
+    ours.attention = "eager"  # as the reference's: the same roundings in the same places
     mine, its = session.ours(ours, probes), session.theirs(theirs, probes)
     rows: list[dict[str, Any]] = []
     for (output, name), truth in session.exact.items():

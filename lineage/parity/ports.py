@@ -94,8 +94,6 @@ def _check_ports(candidate: nn.Module | Mapping[str, Tensor], reference: Model, 
 
 def _traced(candidate: nn.Module, reference: Model, ports: Mapping[str, str], probe: Probe, limit: float) -> Trace:
     mapping = [Pair(theirs, ours) for theirs, ours in ports.items()]
-    order = record(candidate, (probe.ids_BT,)).order
-    mapping.sort(key=lambda pair: order.index(pair.ours) if pair.ours in order else len(order))
     return trace(candidate, reference, mapping, probe, probe.arguments(), limit, our_arguments=(probe.ids_BT,))
 
 

@@ -34,13 +34,15 @@ def trace(
     limit: float,
     our_arguments: Sequence[Tensor] = (),
 ) -> Trace:
-    """Run both sides once, compare every pair, and replay every component.
+    """Run both sides once, compare every pair in the order of our run, and replay every component.
 
     limit: on the relative distance. our_arguments: by place, for a module that does not take the probe's names.
     """
     own, reference = record(ours, our_arguments or probe.arguments()), record(theirs, their_arguments)
     prefix = getattr(theirs, "base_model_prefix", "")
     values = {pair.ours: value for pair in mapping if (value := their_value(pair, reference, prefix)) is not None}
+    places = {path: place for place, path in enumerate(own.order)}
+    mapping = sorted(mapping, key=lambda pair: places.get(pair.ours, len(places)))
     nodes = []
     for pair in mapping:
         if pair.ours not in values or pair.ours not in own.calls or own.calls[pair.ours].output is None:

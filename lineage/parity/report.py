@@ -1,5 +1,6 @@
 """What a verification found: a verdict for each level, as data, as text."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -126,20 +127,26 @@ class Report:
             lines.append(
                 f"{level.name:9} {level.summary:63} {'ok' if level.verdict == 'passed' else level.verdict.upper()}"
             )
-            lines += [f"         {detail}" for detail in level.details]
-        if self.first_divergence:
-            node = self.first_divergence
-            lines.append(f"first    {node['ours']} differs by {node['inherited']:.1e}   (reference: {node['theirs']})")
-        lines += [
-            f"guilty   {node['ours']}   off by {node['local']:.1e} on the reference's own input   ({node['theirs']})"
-            for node in self.guilty[:8]
-        ]
-        if len(self.guilty) > 8:
-            lines.append(f"         … and {len(self.guilty) - 8} more components")
+            lines += [f"          {detail}" for detail in level.details]
+        if node := self.first_divergence:
+            lines.append(f"first     {node['ours']} differs by {node['inherited']:.1e}   ({node['theirs']})")
+        for nodes in folded(self.guilty)[:8]:
+            worst = max(node["local"] for node in nodes)
+            name, other = nodes[0]["ours"], nodes[0]["theirs"]
+            more = f", and {len(nodes) - 1} more like it" if len(nodes) > 1 else ""
+            lines.append(f"guilty    {name}{more}   off by {worst:.1e} on the reference's own input   ({other})")
         if cause := likely(self.guilty):
-            lines.append(f"likely   {cause}")
-        lines += [f"fault    of the reference: {fault}" for fault in self.faults]
-        return lines + [f"note     {note}" for note in self.notes]
+            lines.append(f"likely    {cause}")
+        lines += [f"fault     of the reference: {fault}" for fault in self.faults]
+        return lines + [f"note      {note}" for note in self.notes]
+
+
+def folded(nodes: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Components of the same place in different layers, together."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for node in nodes:
+        groups.setdefault(re.sub(r"\b\d+\b", "N", node["ours"]), []).append(node)
+    return list(groups.values())
 
 
 def likely(guilty: Iterable[dict[str, Any]]) -> str | None:

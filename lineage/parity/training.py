@@ -14,6 +14,7 @@ from lineage.parity.islands import lifted
 from lineage.parity.probes import Probe, tokens, usable_length
 from lineage.parity.report import Level, passed
 from lineage.parity.session import Session
+from lineage.plan import shown
 
 GRADIENT_LIMIT = 1e-10  # relative to the tensor's largest gradient
 FAINT = 1e-4  # of the largest of all: below it a gradient is rounding (a key's bias has none in exact arithmetic)
@@ -34,10 +35,10 @@ def training(session: Session) -> Level:
         model.zero_grad(set_to_none=True)
     loss = distance(mine.detach(), its.detach())
     worst = sorted(gaps.items(), key=lambda item: -item[1])
-    bad = [f"{name}: gradient off by {gap:.1e}" for name, gap in worst if not gap <= GRADIENT_LIMIT][:20]
+    bad = [f"{name}: gradient off by {gap:.1e}" for name, gap in worst if not gap <= GRADIENT_LIMIT]
     summary = f"loss off by {loss:.1e}, {len(gaps)} gradients, worst {worst[0][1] if worst else 0.0:.1e}"
     good = loss <= GRADIENT_LIMIT and not bad and bool(gaps)
-    return passed("training", good, summary, bad, limit=GRADIENT_LIMIT)
+    return passed("training", good, summary, shown(bad, 5), limit=GRADIENT_LIMIT)
 
 
 def _losses(session: Session, ours: Model, theirs: nn.Module, probe: Probe) -> tuple[Tensor, Tensor]:

@@ -37,18 +37,18 @@ def bytes_text(count: float) -> str:
 
 def show(found: Described, tensors: bool) -> list[str]:
     """The facts of one model and its block."""
-    model, family = found.model, families()[found.family]
+    model, family = found.model, families().get(found.family)
     positions = model.embed.positions
     lines = [
-        f"{found.name}   {family.about}",
-        "",
-        f"family      {family.name}, {family.year}" + (f", from {family.parent}" if family.parent else ""),
-        f"paper       {family.paper}",
+        *([f"{found.name}   {family.about}", ""] if family else [found.name, ""]),
+        f"family      {found.family}"
+        + (f", {family.year}" + (f", from {family.parent}" if family.parent else "") if family else ", not installed"),
+        *([f"paper       {family.paper}"] if family else []),
         f"parameters  {graph.parameters(model):,}",
         f"layers      {len(model.blocks)}",
         f"width       {model.embed.width}",
         f"vocabulary  {model.embed.vocab:,}",
-        f"context     {positions.length:,}" if positions else "context     not limited by a table",
+        f"context     {positions.reach:,}" if positions else "context     not limited by a table",
         "",
     ]
     for name, part in graph.children(model):

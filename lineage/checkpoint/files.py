@@ -1,0 +1,57 @@
+"""Files as strangers left them: only regular ones are opened, and JSON is read strictly."""
+
+import errno
+import json
+import os
+import stat
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from lineage.errors import FileDamaged, SourceError
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open to read, without ever waiting for it. Raises OSError, or FileDamaged for a FIFO or a device."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise FileDamaged(f"{path.name}: not a regular file")
+    return open(handle, "rb")
+
+
+def parse_json(raw: bytes, parse_constant: Callable[[str], Any] | None = None) -> Any:
+    """Strict JSON: UTF-8, no name twice in an object. Raises ValueError."""
+    try:
+        return json.loads(raw.decode("utf-8"), object_pairs_hook=_unique, parse_constant=parse_constant)
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+
+
+def _unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"{json.dumps(name)[:60]} stands twice")
+        found[name] = value
+    return found
+
+
+def read_json(path: Path, limit: int = 100_000_000) -> Any:
+    """A JSON file. limit: bytes. Raises SourceError if it is not there, FileDamaged if it cannot be read or parsed."""
+    try:
+        with open_regular(path) as file:
+            raw = file.read(limit + 1)
+        if len(raw) > limit:
+            raise ValueError(f"over {limit:,} bytes")
+        if raw.startswith(b"version https://git-lfs"):
+            raise ValueError("a Git LFS pointer")
+        return parse_json(raw)
+    except FileNotFoundError:
+        raise SourceError(f"no {path.name} in {path.parent}") from None
+    except OSError as error:
+        raise FileDamaged(f"{path.name}: cannot be read ({error.strerror})") from error
+    except ValueError as error:
+        raise FileDamaged(f"{path.name}: not JSON as it should be ({str(error)[:100]})") from None

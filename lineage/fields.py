@@ -1,0 +1,83 @@
+"""What every component is: a frozen value whose fields are sizes and choices, each of its annotated kind."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from types import NoneType, UnionType
+from typing import Any, ClassVar, Union, dataclass_transform, get_args, get_origin, get_type_hints
+
+from lineage.errors import ArchitectureError
+
+Shape = tuple[int, ...]
+
+
+def size(**options: Any) -> Any:
+    """Declare a field that is a dimension."""
+    return field(metadata={"role": "size"}, **options)
+
+
+def choice(**options: Any) -> Any:
+    """Declare a field that is a design decision."""
+    return field(metadata={"role": "choice"}, **options)
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(size, choice, field))
+class Component:
+    """The base of the vocabulary. Its subclasses are final, frozen dataclasses, known by their class name."""
+
+    kinds: ClassVar[dict[str, type["Component"]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, kw_only=True)(cls)
+        Component.kinds[cls.__name__] = cls
+
+    def __post_init__(self) -> None:
+        hints = get_type_hints(type(self))
+        for f in fields(self):  # type: ignore[arg-type]
+            value, hint = getattr(self, f.name), hints[f.name]
+            if type(value) is int and value.bit_length() < 1024 and float in (hint, *get_args(hint)):
+                object.__setattr__(self, f.name, value := float(value))  # so that equal values are written alike
+            least = 1 if f.metadata.get("role") == "size" else None
+            if not fits(value, hint) or (least and type(value) is int and value < least):
+                raise ArchitectureError(
+                    f"{type(self).__name__}: {f.name} must be {_wanted(hint, least)}, not {repr(value)[:80]}",
+                    context={"arguments": [f.name]},
+                )
+        self.check()
+
+    def check(self) -> None:
+        """Raise ArchitectureError if the values contradict each other."""
+
+    def tensors(self, width: int) -> Mapping[str, Shape]:
+        """The tensors that this component itself owns (its children's apart): name -> shape."""
+        return {}
+
+    def child_width(self, child: str, width: int) -> int:
+        """The width that a child works on, when this component works on `width`."""
+        return width
+
+
+_WANTED = {int: "a whole number", float: "a finite number", bool: "true or false", str: "a name"}
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of an annotated kind, exactly: true is no number, a list no tuple.
+
+    A component that another package defines may stand where any component may.
+    """
+    if get_origin(hint) in (Union, UnionType):
+        return any(fits(value, kind) for kind in get_args(hint))
+    if get_origin(hint) is tuple:
+        return type(value) is tuple and all(fits(part, get_args(hint)[0]) for part in value)
+    if isinstance(hint, type) and issubclass(hint, Component):
+        ours = type(value).__module__.partition(".")[0] == __name__.partition(".")[0]
+        return isinstance(value, hint) or (isinstance(value, Component) and not ours)
+    if hint is float:
+        return type(value) is float and math.isfinite(value)
+    return type(value) is hint or hint not in (int, bool, str, NoneType)
+
+
+def _wanted(hint: Any, least: int | None) -> str:
+    kinds = [kind for kind in get_args(hint) or (hint,) if kind not in (NoneType, Ellipsis)]
+    names = " or ".join(_WANTED.get(kind, getattr(kind, "__name__", str(kind))) for kind in kinds)
+    return ("a tuple of " if get_origin(hint) is tuple else "") + names + (f" of at least {least}" if least else "")
