@@ -5,11 +5,12 @@ import os
 import platform
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -209,8 +210,16 @@ def env(as_json: bool) -> None:
     say_json({"schema": "lineage.env/1", **found}) if as_json else say(text.environment(found))
 
 
-def _stopped(number: int, frame: FrameType | None) -> NoReturn:
-    raise SystemExit(128 + number)
+def _stopper() -> Callable[[int, FrameType | None], None]:
+    """Ends the run by an exception. For two seconds more signals of haste do not disturb the clean-up."""
+    asked: list[float] = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if not asked or time.monotonic() > asked[-1] + 2:
+            asked.append(time.monotonic())
+            raise SystemExit(128 + number)
+
+    return stop
 
 
 def _complain(error: LineageError) -> int:
@@ -252,13 +261,18 @@ def _run() -> int:
 
 def main() -> None:
     """The command. A signal that asks it to stop lets it clean up first; one that is ignored stays so."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _stopped)
+    heeded = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
+    stop = _stopper()
+    for number in heeded:
+        signal.signal(number, stop)
+    if "--json" in sys.argv or "CI" in os.environ or not sys.stderr.isatty():
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     try:
         code = _run()
-    except SystemExit as stop:
-        if isinstance(stop.code, int) and stop.code > 128:
+    except SystemExit as ending:
+        for number in heeded:
+            signal.signal(number, signal.SIG_IGN)  # all is done; impatience shall not change the exit code
+        if isinstance(ending.code, int) and ending.code > 128:
             click.echo("interrupted; nothing was left half-written", err=True)
         raise
     sys.exit(code)

@@ -1,9 +1,9 @@
 """Hugging Face's spelling of BERT."""
 
-from lineage.config import Choice, Flag, Number, Only, Size, inert
+from lineage.config import Choice, Flag, Index, Number, Only, Size, inert
 from lineage.rules import Copy, Dialect, Drop, Find, Reference, Rule, Tap
 
-from .common import ACTIVATIONS, COMMON, PADDING
+from .common import ACTIVATIONS, COMMON
 
 DROPOUT = inert("training only", "hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
 SIZES = (
@@ -18,12 +18,12 @@ SIZES = (
     Flag("tie_word_embeddings", "tied", True),
 )
 REFUSED = (
-    Only("is_decoder", False),
-    Only("add_cross_attention", False),
+    *(Only(key, False) for key in ("is_decoder", "is_causal", "add_cross_attention")),
     Only("position_embedding_type", "absolute"),
 )
 
 LAYER, BLOCK, EMBED = "{base}encoder.layer.{i}.", "blocks.{i}.", "{base}embeddings."
+QKV, TRANSFORM = tuple(BLOCK + f"attention.body.{x}" for x in "qkv"), "cls.predictions.transform"
 
 BODY = (
     Rule(EMBED + "word_embeddings.weight", "embed.tokens.weight"),
@@ -42,15 +42,14 @@ BODY = (
 )
 TAPS = (
     Tap(EMBED[:-1], "embed"),
-    Tap(
-        LAYER + "attention.self",
-        BLOCK + "attention.body.product",
-        feeds=tuple(BLOCK + f"attention.body.{x}" for x in "qkv"),
-    ),
+    Tap(LAYER + "attention.self", BLOCK + "attention.body.product", feeds=QKV),
     Tap(LAYER + "attention.output.dense", BLOCK + "attention.body", entry=LAYER + "attention.self"),
     Tap(LAYER + "output.dense", BLOCK + "mlp.body", entry=LAYER + "intermediate.dense"),
     Tap(LAYER + "intermediate.intermediate_act_fn", BLOCK + "mlp.body.act"),
+    Tap(LAYER + "attention.output", BLOCK + "attention", entry=LAYER[:-1]),
+    Tap(LAYER + "output", BLOCK + "mlp", entry=LAYER + "intermediate"),
     Tap(LAYER[:-1], BLOCK[:-1]),
+    Tap("{base}pooler", "pooler"),
 )
 POSITION_IDS = Drop(EMBED + "position_ids", "the numbers of the positions, as a buffer", "0, 1, 2, …")
 SPELLINGS = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
@@ -59,7 +58,11 @@ HUGGINGFACE = Dialect(
     spec="bert",
     model_types=("bert",),
     prefixes=("bert.", ""),
-    config=(*COMMON, *DROPOUT, *SIZES, *REFUSED, PADDING, Size("vocab_size", "vocab", 30522)),
+    config=(
+        *(*COMMON, *DROPOUT, *SIZES, *REFUSED),
+        Index("pad_token_id", "padding", 0, optional=True),
+        Size("vocab_size", "vocab", 30522),
+    ),
     finds=(
         Find("cls.predictions.", "head"),
         Find("{base}pooler.", "pooler"),
@@ -78,7 +81,7 @@ HUGGINGFACE = Dialect(
         Copy("cls.predictions.decoder.bias", of="cls.predictions.bias"),
     ),
     drops=(POSITION_IDS,),
-    taps=(*TAPS, Tap("cls.predictions.transform.transform_act_fn", "head.transform.act")),
+    taps=(*TAPS, Tap(TRANSFORM, "head.transform"), Tap(TRANSFORM + ".transform_act_fn", "head.transform.act")),
     spellings=SPELLINGS,
     references=(
         Reference(

@@ -13,6 +13,15 @@ ACTIVATIONS = {
     "gelu_accurate": "gelu_new",
 }
 
+GENERATION = (
+    "max_length", "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups", "diversity_penalty",
+    "temperature", "top_k", "top_p", "typical_p", "epsilon_cutoff", "eta_cutoff", "repetition_penalty",
+    "encoder_repetition_penalty", "length_penalty", "exponential_decay_length_penalty", "no_repeat_ngram_size",
+    "encoder_no_repeat_ngram_size", "bad_words_ids", "suppress_tokens", "begin_suppress_tokens",
+    "forced_bos_token_id", "forced_eos_token_id", "num_return_sequences", "output_scores", "return_dict_in_generate",
+    "remove_invalid_values", "num_assistant_tokens", "num_assistant_tokens_schedule",
+    "assistant_confidence_threshold", "assistant_lookbehind", "target_lookbehind",
+)  # fmt: skip
 COMMON: tuple[Entry, ...] = (
     Inert("architectures", "the tensors in the file decide which heads there are", form="a list of names"),
     *(
@@ -21,20 +30,33 @@ COMMON: tuple[Entry, ...] = (
     ),
     Only("quantization_config", None),
     Only("is_encoder_decoder", False),
+    # no class lists these, and its base obeys them all the same: other layers, other names, other code, other weights
+    *(Only(key, None) for key in ("per_layer_config", "attribute_map", "fusion_config", "transformers_weights")),
     *inert(
         "what the call returns, not what it computes",
         "output_hidden_states",
         "output_attentions",
         "return_dict",
+        "tie_last_hidden_states",
         "use_cache",
     ),
     *inert("splits the same product into pieces", "chunk_size_feed_forward"),
     *inert("names of classes, for people", "id2label", "label2id", "num_labels", "problem_type", "finetuning_task"),
-    *inert("where the file came from", "transformers_version", "_name_or_path", "name_or_path"),
+    *inert("where the file came from", "transformers_version", "_name_or_path", "name_or_path", "_commit_hash"),
     *inert("which token is which: the tokenizer's concern", "bos_token_id", "eos_token_id", "sep_token_id", "prefix"),
     *inert("training only", "initializer_range", "gradient_checkpointing"),
-    *inert("how generation is called, not what a forward computes", "task_specific_params"),
+    *inert("how generation is called, not what a forward computes", "task_specific_params", *GENERATION),
     Inert("auto_map", "points at code in the repository, which is never run: the spec decides"),
-    Inert("_attn_implementation_autoset", "which kernel computes the same product"),
+    *inert(
+        "which kernel computes the same product",
+        "_attn_implementation_autoset",
+        "_attn_implementation",
+        "attn_implementation",
+        "_experts_implementation",
+        "experts_implementation",
+    ),
+    *inert("how the weights are spread over devices", "distributed_config"),
 )
+CACHED = tuple(Only(key, None) for key in ("layer_types", "sliding_window", "attention_chunk_size", "kv_sharing_modes"))
+"""What the reference's cache obeys even where its layers do not: with one of these, generation forgets."""
 PADDING = Inert("pad_token_id", "padding is told by the attention mask")

@@ -1,10 +1,10 @@
 """Hugging Face's spelling of DistilBERT: BERT without segments, with shorter names."""
 
-from lineage.config import Choice, Flag, Inert, Size, inert
+from lineage.config import Choice, Flag, Index, Inert, Only, Size, inert
 from lineage.rules import Copy, Dialect, Find, Reference, Rule, Tap
 
 from .bert import EMBED, POSITION_IDS, SPELLINGS
-from .common import ACTIVATIONS, COMMON, PADDING
+from .common import ACTIVATIONS, COMMON
 
 LAYER, BLOCK = "{base}transformer.layer.{i}.", "blocks.{i}."
 
@@ -14,7 +14,7 @@ HUGGINGFACE = Dialect(
     prefixes=("distilbert.", ""),
     config=(
         *COMMON,
-        PADDING,
+        Index("pad_token_id", "padding", 0, optional=True),
         Size("vocab_size", "vocab", 30522),
         Size("dim", "width", 768, ("hidden_size",)),
         Size("n_layers", "layers", 6, ("num_hidden_layers",), most=4096),
@@ -23,6 +23,7 @@ HUGGINGFACE = Dialect(
         Size("max_position_embeddings", "context", 512),
         Choice("activation", "activation", "gelu", names=ACTIVATIONS),
         Flag("tie_word_embeddings", "tied", True),
+        Only("is_causal", False),
         Inert("sinusoidal_pos_embds", "how the table of positions was first filled"),
         Inert("tie_weights_", "a note of old versions: tie_word_embeddings decides"),
         *inert("training only", "dropout", "attention_dropout", "qa_dropout", "seq_classif_dropout"),
@@ -58,6 +59,10 @@ HUGGINGFACE = Dialect(
         ),
         Tap(LAYER + "attention", BLOCK + "attention.body"),
         Tap(LAYER + "ffn", BLOCK + "mlp.body"),
+        Tap(LAYER + "sa_layer_norm", BLOCK + "attention", entry=LAYER[:-1]),
+        Tap(LAYER + "output_layer_norm", BLOCK + "mlp", entry=LAYER + "ffn"),
+        Tap("vocab_layer_norm", "head.transform.act", at="input", feeds=("head.transform.dense",)),
+        Tap("vocab_layer_norm", "head.transform", entry="vocab_transform"),
         Tap("vocab_projector", "head", entry="vocab_transform"),
         Tap(LAYER + "ffn.activation", BLOCK + "mlp.body.act"),
         Tap(LAYER[:-1], BLOCK[:-1]),

@@ -3,7 +3,7 @@
 from lineage.config import Choice, Flag, Inert, Number, Only, Size, inert
 from lineage.rules import Copy, Dialect, Drop, Reference, Rule, Split, Tap, Transpose
 
-from .common import ACTIVATIONS, COMMON, PADDING
+from .common import ACTIVATIONS, CACHED, COMMON, PADDING
 
 SUMMARY = inert(
     "the classification heads' summary, which these models lack",
@@ -47,6 +47,7 @@ TAPS = (
     Tap(LAYER + "mlp.act", BLOCK + "mlp.body.act"),
     Tap(LAYER + "mlp", BLOCK + "mlp.body"),
     Tap(LAYER[:-1], BLOCK[:-1]),
+    Tap("lm_head", "head"),
 )
 BUFFERS = (
     Drop(LAYER + "attn.bias", "the causal mask, as a buffer", "lower triangle"),
@@ -59,6 +60,7 @@ HUGGINGFACE = Dialect(
     prefixes=("transformer.", ""),
     config=(
         *COMMON,
+        *CACHED,
         *SUMMARY,
         *DROPOUT,
         *SIZES,
@@ -72,6 +74,7 @@ HUGGINGFACE = Dialect(
         Inert("reorder_and_upcast_attn", "the order and precision of the same product"),
         Inert("n_ctx", "the length is n_positions"),
         Only("add_cross_attention", False),
+        Only("is_causal", True),
     ),
     tensors=(
         Rule("{base}wte.weight", "embed.tokens.weight"),
@@ -82,6 +85,11 @@ HUGGINGFACE = Dialect(
     ),
     copies=(Copy("lm_head.weight", of="{base}wte.weight", argument="tied"),),
     drops=BUFFERS,
-    taps=(Tap("{base}drop", "embed", entry="{base}wte"), *TAPS),
+    taps=(
+        *TAPS,
+        Tap("{base}drop", "embed", entry="{base}wte"),
+        Tap(LAYER + "ln_2", BLOCK + "attention", at="input", entry=LAYER[:-1]),
+        Tap(LAYER[:-1], BLOCK + "mlp", entry=LAYER + "ln_2"),
+    ),
     references=(Reference("GPT2LMHeadModel", ("head",), {"logits": "logits"}),),
 )

@@ -1,7 +1,7 @@
 """Hugging Face's spelling of RoBERTa and XLM-R: BERT's, with positions that skip padding and another head."""
 
 from lineage.config import Index, Size
-from lineage.rules import Copy, Dialect, Find, Reference, Rule
+from lineage.rules import Copy, Dialect, Find, Reference, Rule, Tap
 
 from .bert import BODY, DROPOUT, EMBED, POSITION_IDS, REFUSED, SIZES, SPELLINGS, TAPS
 from .common import COMMON
@@ -34,7 +34,11 @@ def _dialect(model_type: str, vocab: int, family: str) -> Dialect:
             Copy("lm_head.decoder.bias", of="lm_head.bias"),
         ),
         drops=(POSITION_IDS,),
-        taps=TAPS,
+        taps=(
+            *TAPS,
+            Tap("lm_head.layer_norm", "head.transform.act", at="input", feeds=("head.transform.dense",)),
+            Tap("lm_head.layer_norm", "head.transform", entry="lm_head"),
+        ),
         spellings=SPELLINGS,
         references=(
             Reference(f"{family}ForMaskedLM", ("head",), {"logits": "logits"}),

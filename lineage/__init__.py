@@ -17,17 +17,19 @@ if TYPE_CHECKING:
     from lineage.conversion import convert as convert
     from lineage.errors import LineageError as LineageError
     from lineage.modules.loading import from_pretrained as from_pretrained
+    from lineage.parity.ports import verify_module as verify_module
     from lineage.parity.verification import verify as verify
 
 _HOMES = {
     "spec": "lineage.catalog",
     "convert": "lineage.conversion",
     "verify": "lineage.parity.verification",
+    "verify_module": "lineage.parity.ports",
     "from_pretrained": "lineage.modules.loading",
     "LineageError": "lineage.errors",
 }
 
-__all__ = ["LineageError", "__version__", "convert", "from_pretrained", "spec", "verify"]
+__all__ = ["LineageError", "__version__", "convert", "from_pretrained", "spec", "verify", "verify_module"]
 
 
 def __getattr__(name: str) -> Any:

@@ -91,13 +91,15 @@ class Size(Key):
 
 @dataclass(frozen=True)
 class Index(Key):
-    """A whole number of at least 0, such as a token's id."""
+    """A whole number of at least 0, such as a token's id. optional: or null, for none."""
+
+    optional: bool = False
 
     def fits(self, value: Any) -> bool:
-        return type(value) is int and 0 <= value <= MANY
+        return (value is None and self.optional) or (type(value) is int and 0 <= value <= MANY)
 
     def wanted(self) -> str:
-        return "a whole number of at least 0"
+        return "a whole number of at least 0" + (" or null" if self.optional else "")
 
 
 @dataclass(frozen=True)

@@ -49,25 +49,26 @@ def describe(what: str, access: Access, allow_pickle: bool = False) -> Described
 
     ``spec:NAME`` and ``hf://NAME`` say which is meant where both exist. Raises the project's errors.
     """
-    if what.removeprefix("spec:") in catalog.published() and not what.startswith("hf://"):
-        name = what.removeprefix("spec:")
+    name = what.removeprefix("spec:")
+    if name in catalog.published():
         return Described(name, catalog.published()[name][0].name, catalog.spec(name), "spec")
     path = Path(what)
+    if what.startswith("spec:") or not ("/" in what or os.path.exists(path)):
+        raise catalog.unknown(name, catalog.published())
     if os.path.isfile(path / MANIFEST):  # pathlib's own question raises for a name that is too long
         manifest = _manifest(path / MANIFEST)
         return Described(path.resolve().name, manifest["family"], graph.model_from_json(manifest["spec"]), "converted")
     if path.name == "config.json" and os.path.isfile(path):
         dialect, reading, _ = read_config(path)
         return Described(str(path), dialect.spec, _from_config(dialect, reading.arguments, path), "config.json")
-    if not os.path.exists(path) and "/" not in what:
-        raise catalog.unknown(what.removeprefix("spec:"), catalog.published())
     checkpoint = open_checkpoint(what, access, allow_pickle=allow_pickle)
     return Described(checkpoint.source.origin, checkpoint.dialect.spec, checkpoint.plan.model, "checkpoint", checkpoint)
 
 
 def _manifest(path: Path) -> dict[str, Any]:
     manifest = read_json(path)
-    if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA or not {"family", "spec"} <= set(manifest):
+    kept = isinstance(manifest, dict) and manifest.get("schema") == SCHEMA and "spec" in manifest
+    if not kept or not isinstance(manifest.get("family"), str):
         raise FileDamaged(f"{path}: not a record of schema {SCHEMA}", hint="was it written by another version?")
     return manifest
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import cache
 from types import NoneType, UnionType
 from typing import Any, ClassVar, Union, dataclass_transform, get_args, get_origin, get_type_hints
 
@@ -32,7 +33,8 @@ class Component:
         Component.kinds[cls.__name__] = cls
 
     def __post_init__(self) -> None:
-        hints = get_type_hints(type(self))
+        kind: Any = type(self)
+        hints = _hints(kind)
         for f in fields(self):  # type: ignore[arg-type]
             value, hint = getattr(self, f.name), hints[f.name]
             if type(value) is int and value.bit_length() < 1024 and float in (hint, *get_args(hint)):
@@ -55,6 +57,11 @@ class Component:
     def child_width(self, child: str, width: int) -> int:
         """The width that a child works on, when this component works on `width`."""
         return width
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)
 
 
 _WANTED = {int: "a whole number", float: "a finite number", bool: "true or false", str: "a name"}

@@ -30,12 +30,13 @@ def gpt2(
         activation=activation, eps=eps, tied=tied,
     )  # fmt: skip
     norm = LayerNorm(eps=eps)
-    scale = head_width(width, heads) ** -0.5 if scaled else 1.0
 
     def block(old: Block, layer: int) -> Block:
         attention, mlp = old.attention.body, old.mlp.body
-        if isinstance(attention, Attention) and (scaled_by_layer or not scaled):
-            attention = replace(attention, scale=scale / (layer + 1) if scaled_by_layer else scale)
+        divisor = layer + 1 if scaled_by_layer else 1
+        if isinstance(attention, Attention) and not (scaled and divisor == 1):
+            scale = head_width(width, heads) ** -0.5 if scaled else 1.0
+            attention = replace(attention, scale=scale / divisor)
         return Block(attention=Residual(body=attention, norm_input=norm), mlp=Residual(body=mlp, norm_input=norm))
 
     return replace(base, blocks=tuple(block(old, i) for i, old in enumerate(base.blocks)), norm=norm)

@@ -126,7 +126,7 @@ class _Repository:
         try:
             return call(self.name, *arguments, revision=self.access.revision, **keywords)
         except Exception as error:
-            raise self.away or _explained(error, self.name, self.access, *arguments) from error
+            raise _explained(error, self.name, self.access, *arguments) from error
 
     def reached(self) -> "_Repository":
         """The same, or away. The library would ask again and again for minutes before it says so."""
@@ -145,15 +145,16 @@ class _Repository:
                 raise
             return replace(self, away=error)
 
-    def _options(self) -> dict[str, Any]:
-        access = self.access
-        return {"token": access.token, "cache_dir": access.cache_dir, "local_files_only": self.away is not None}
-
     def download(self, file: str) -> Path:
         """One file, as it lies in the cache."""
-        from huggingface_hub import hf_hub_download
+        from huggingface_hub import hf_hub_download, try_to_load_from_cache
 
-        return Path(self.ask(hf_hub_download, file, **self._options()))
+        if not self.away:
+            return Path(self.ask(hf_hub_download, file, token=self.access.token, cache_dir=self.access.cache_dir))
+        found = try_to_load_from_cache(self.name, file, self.access.cache_dir, self.access.revision)
+        if not isinstance(found, str):
+            raise self.away
+        return Path(found)
 
     def fetch(self, cache: Path, allow_pickle: bool) -> None:
         """Bring the weights and the small files beside the config. If all weights lie there, no hub is needed."""
@@ -172,7 +173,9 @@ class _Repository:
             return
         wanted |= {name for name in names if is_small(name)}
         if not wanted <= cached:
-            self.ask(snapshot_download, allow_patterns=[glob.escape(name) for name in wanted], **self._options())
+            exactly = [glob.escape(name) for name in wanted]
+            options = {"token": self.access.token, "cache_dir": self.access.cache_dir}
+            self.ask(snapshot_download, allow_patterns=exactly, **options)
 
 
 def _offline(repo: str, access: Access) -> SourceError:

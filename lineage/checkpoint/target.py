@@ -9,8 +9,6 @@ import ctypes
 import fcntl
 import os
 import shutil
-import signal
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -97,7 +95,7 @@ def staged(output: Path, check: Callable[[], None]) -> Iterator[Path]:
                 check()
                 _move(partial, output)
             finally:
-                with _undisturbed(), contextlib.suppress(OSError):
+                with contextlib.suppress(OSError):
                     _remove(partial)
     except OSError as error:
         raise _explained(error, output) from error
@@ -127,18 +125,6 @@ def _remove(partial: Path) -> None:
             shutil.rmtree(path)
     (partial / MARKER).unlink(missing_ok=True)
     partial.rmdir()
-
-
-@contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """A second Ctrl-C does not cut short the clean-up after the first."""
-    numbers = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
-    handlers = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler or signal.SIG_DFL)
 
 
 @contextlib.contextmanager

@@ -15,15 +15,15 @@ class LearnedPositions(nn.Module):
 
     def __init__(self, spec: c.LearnedPositions, width: int) -> None:
         super().__init__()
+        self.reach = spec.reach
         self.pad = spec.ids.pad if isinstance(spec.ids, c.SkipPadding) else None
         self.weight = nn.Parameter(torch.empty(spec.length, width))
 
     def forward(self, ids_BT: Tensor, positions_BT: Tensor | None = None) -> Tensor:
         if positions_BT is None:
             positions_BT = self.position_ids(ids_BT)
-            longest = self.weight.shape[0] - (0 if self.pad is None else self.pad + 1)
-            if ids_BT.shape[1] > longest:
-                raise UsageError(f"{ids_BT.shape[1]} tokens, and the table of positions has {longest}")
+            if ids_BT.shape[1] > self.reach:
+                raise UsageError(f"{ids_BT.shape[1]} tokens, and the table of positions has {self.reach}")
         return F.embedding(positions_BT, self.weight, padding_idx=self.pad)
 
     def position_ids(self, ids_BT: Tensor) -> Tensor:

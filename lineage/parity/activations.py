@@ -7,7 +7,7 @@ Taps name the pairs that own no tensor.
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -21,7 +21,10 @@ from lineage.rules import Dialect, Tap, fill, match
 
 @dataclass(frozen=True)
 class Pair:
-    """One activation under both names. part: which piece of a fused output, as (first, last) of its last axis."""
+    """One activation under both names. part: which piece of a fused output, as (first, last) of its last axis.
+
+    given: its input is what the model itself was given, so that it inherits nothing.
+    """
 
     ours: str
     theirs: str
@@ -29,6 +32,7 @@ class Pair:
     entry: str | None = None
     feeds: tuple[str, ...] = ()
     part: tuple[int, int] | None = None
+    given: bool = False
 
 
 def pairs(dialect: Dialect, steps: Iterable[Step], base: str, paths: Sequence[str]) -> list[Pair]:
@@ -144,6 +148,13 @@ class Node:
     theirs: str
     inherited: float
     local: float | None
+
+    def worse(self, other: "Node | None") -> "Node":
+        """The same pair in two runs: the larger of each figure."""
+        if other is None:
+            return self
+        local = [figure for figure in (self.local, other.local) if figure is not None]
+        return replace(self, inherited=max(self.inherited, other.inherited), local=max(local, default=None))
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -111,10 +111,13 @@ def _greedy(own: Callable[[Probe], Tensor], theirs: nn.Module, start_BT: Tensor)
     ids_BT = start_BT
     for _ in range(NEW):
         ids_BT = torch.cat([ids_BT, own(Probe("greedy", ids_BT))[:, -1:].argmax(-1)], 1)
-    settings = GenerationConfig(do_sample=False, max_new_tokens=NEW, eos_token_id=None, pad_token_id=0)
-    with reference.quiet():
-        want_BT = theirs.generate(start_BT, attention_mask=torch.ones_like(start_BT), generation_config=settings)  # type: ignore[operator]
-    same = torch.equal(ids_BT, want_BT)
+    usual, theirs.generation_config = theirs.generation_config, GenerationConfig(do_sample=False, max_new_tokens=NEW)
+    try:
+        with reference.quiet():
+            want_BT = theirs.generate(start_BT, attention_mask=torch.ones_like(start_BT))  # type: ignore[operator]
+    finally:
+        theirs.generation_config = usual
+    same = want_BT.shape[1] > start_BT.shape[1] and torch.equal(ids_BT[:, : want_BT.shape[1]], want_BT)
     return Finding(f"{NEW} greedy tokens are the reference's", same, f"{ids_BT.tolist()} against {want_BT.tolist()}")
 
 

@@ -32,15 +32,23 @@ class Figures:
 
 
 def distance(ours: Tensor, theirs: Tensor) -> float:
-    """max |Δ| over the largest |reference|; infinite if either holds something that is not finite, or shapes differ."""
-    if ours.shape != theirs.shape:
+    """max |Δ| over the largest |reference|; infinite if either holds something that is not finite, or shapes differ.
+
+    Leading axes of length one make no difference: a table of positions may be looked up once for a batch.
+    """
+    if _bare(ours) != _bare(theirs):
         return float("inf")
     if theirs.numel() == 0:
         return 0.0
-    gap, top = (ours.double() - theirs.double()).abs().max().item(), theirs.double().abs().max().item()
+    gap, top = (ours.double() - theirs.double().reshape(ours.shape)).abs().max().item(), theirs.double().abs().max().item()
     if not (gap < float("inf") and top < float("inf")):
         return float("inf")
     return gap / top if top else (0.0 if gap == 0 else float("inf"))
+
+
+def _bare(value: Tensor) -> tuple[int, ...]:
+    shape = tuple(value.shape)
+    return shape[next((place for place, length in enumerate(shape) if length != 1), len(shape)) :]
 
 
 def rms(ours: Tensor, truth: Tensor, keep_BT: Tensor | None) -> float:
@@ -78,7 +86,8 @@ def compare(output: str, probe: str, ours: Tensor, theirs: Tensor, keep_BT: Tens
 
 def _divergence(a_NV: Tensor, b_NV: Tensor) -> float:
     p_NV, q_NV = b_NV.log_softmax(-1), a_NV.log_softmax(-1)
-    return max(0.0, (p_NV.exp() * (p_NV - q_NV)).sum(-1).max().item())
+    worst = (p_NV.exp() * (p_NV - q_NV)).sum(-1).max().item()
+    return max(0.0, worst) if worst < float("inf") else float("inf")
 
 
 def _worst(gap_N: Tensor, places_N: Tensor) -> tuple[tuple[int, int, float], ...]:

@@ -17,7 +17,7 @@ from lineage.errors import TensorMismatch
 from lineage.modules.loading import to_torch
 from lineage.operations import prove
 from lineage.parity import reference
-from lineage.parity.activations import pairs
+from lineage.parity.activations import Pair, pairs
 from lineage.parity.figures import Figures, rms
 from lineage.parity.islands import lifted
 from lineage.parity.replay import Trace, trace
@@ -93,6 +93,8 @@ def replay(session: Session) -> tuple[Level, list[Trace]]:
     ours, theirs = session.pair(torch.float64)
     paths = [path for path, _ in ours.named_modules() if path]
     mapping = pairs(session.made.dialect, session.made.steps, session.made.base, paths)
+    if next(iter(session.reference.outputs)) in ("logits", "hidden"):  # what a call of either side gives first
+        mapping.append(Pair("", ""))  # right components, joined wrongly
     whole = [probe for probe in session.small() if probe.keep_BT is None and probe.ids_BT.numel() <= 512]
     chosen = [*whole[-1:], *(probe for probe in session.small() if probe.keep_BT is not None)]
     found = []

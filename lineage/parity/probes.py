@@ -35,10 +35,7 @@ class Probe:
 
 def usable_length(spec: c.Model) -> int:
     """How many tokens the model can take; 4096 where nothing limits it."""
-    positions = spec.embed.positions
-    if positions is None:
-        return 4096
-    return positions.length - (positions.ids.pad + 1 if isinstance(positions.ids, c.SkipPadding) else 0)
+    return 4096 if spec.embed.positions is None else spec.embed.positions.reach
 
 
 def default_probes(spec: c.Model, seed: int = 0) -> list[Probe]:

@@ -73,12 +73,13 @@ def load(reference: Reference, material: Material, dtype: torch.dtype, attention
         options["add_pooling_layer"] = False
     with quiet():
         config = kind.config_class.from_pretrained(material.directory)
+        config.return_dict = True
         try:
             if material.tensors is None:
                 model = kind.from_pretrained(material.directory, config=config, **options)
             else:
                 model = kind.from_pretrained(None, config=config, state_dict=dict(material.tensors()), **options)
-        except (OSError, RuntimeError, ValueError, KeyError) as error:
+        except (OSError, RuntimeError, ValueError, KeyError, AttributeError, TypeError) as error:
             raise TensorMismatch(
                 f"transformers cannot load this checkpoint as {reference.name}",
                 facts=[str(error)[:300]],

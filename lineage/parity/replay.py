@@ -49,8 +49,8 @@ def trace(
             continue
         want = kept(values[pair.ours], probe)
         have = kept(own.calls[pair.ours].output, probe)  # type: ignore[arg-type]
-        fed = _fed(pair, values, reference, prefix)
-        again = _replay(ours.get_submodule(pair.ours), own, pair.ours, fed) if fed else None
+        fed = () if pair.given else _fed(pair, values, reference, prefix)
+        again = _replay(ours.get_submodule(pair.ours), own, pair.ours, fed) if fed else have if pair.given else None
         local = distance(kept(again, probe), want) if again is not None else None
         nodes.append(Node(pair.ours, pair.theirs, distance(have, want), local))
     wrong = [node for node in nodes if node.local is not None and not node.local <= limit]

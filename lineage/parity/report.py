@@ -1,5 +1,6 @@
 """What a verification found: a verdict for each level, as data, as text."""
 
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -8,6 +9,7 @@ from typing import Any
 from lineage.errors import ParityError, TensorMismatch
 
 SCHEMA = "lineage.verify/1"
+WHOLE = "the whole model"  # the path of everything is empty
 LIKELY = (
     ("embed.positions", "position ids, or the table's length"),
     (".act", "the activation: exact or tanh GELU? (config's name against the spec's)"),
@@ -93,7 +95,7 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """The report as `--json` prints it."""
-        return {
+        found = {
             "schema": SCHEMA,
             "result": "passed" if self.passed else "failed",
             "subject": self.subject,
@@ -108,11 +110,12 @@ class Report:
             "conditions": self.conditions,
             "notes": list(self.notes),
         }
+        return {name: spelt(value) for name, value in found.items()}
 
     def raise_for_status(self) -> None:
         """Raise ParityError, naming the component, unless the verification passed."""
         if not self.passed:
-            names = ", ".join(node["ours"] for node in self.guilty[:5])
+            names = ", ".join(node["ours"] or WHOLE for node in self.guilty[:5])
             failed = ", ".join(level.name for level in self.levels if level.failed) or "nothing was compared"
             raise ParityError(
                 f"{self.subject} differs from {self.against} ({failed})" + (f": {names}" if names else ""),
@@ -129,16 +132,25 @@ class Report:
             )
             lines += [f"          {detail}" for detail in level.details]
         if node := self.first_divergence:
-            lines.append(f"first     {node['ours']} differs by {node['inherited']:.1e}   ({node['theirs']})")
+            lines.append(f"first     {node['ours'] or WHOLE} differs by {node['inherited']:.1e}   ({node['theirs']})")
         for nodes in folded(self.guilty)[:8]:
             worst = max(node["local"] for node in nodes)
-            name, other = nodes[0]["ours"], nodes[0]["theirs"]
+            name, other = nodes[0]["ours"] or WHOLE, nodes[0]["theirs"] or WHOLE
             more = f", and {len(nodes) - 1} more like it" if len(nodes) > 1 else ""
             lines.append(f"guilty    {name}{more}   off by {worst:.1e} on the reference's own input   ({other})")
         if cause := likely(self.guilty):
             lines.append(f"likely    {cause}")
         lines += [f"fault     of the reference: {fault}" for fault in self.faults]
         return lines + [f"note      {note}" for note in self.notes]
+
+
+def spelt(value: Any) -> Any:
+    """A value as JSON can hold it: numbers that are not finite become the words Infinity, -Infinity and NaN."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {name: spelt(part) for name, part in value.items()}
+    return [spelt(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def folded(nodes: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
@@ -152,6 +164,8 @@ def folded(nodes: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
 def likely(guilty: Iterable[dict[str, Any]]) -> str | None:
     """What to look at, from the place of the first component at fault."""
     for node in guilty:
+        if not node["ours"]:
+            return "how the components are joined: each by itself is right"
         for part, cause in LIKELY:
             if part in "." + node["ours"]:
                 return cause

@@ -15,25 +15,26 @@ from lineage import catalog, config, graph
 from lineage import components as c
 from lineage.operations import Array, invert
 from lineage.plan import expected
+from lineage.rules import Dialect
+
+TABLES = (c.Embed, c.LearnedPositions, c.Segments)
 
 
 def spread(spec: c.Model, seed: int = 0, table_scale: float = 1.0) -> dict[str, Tensor]:
-    """Spread weights for every tensor of a spec. table_scale: of the tokens' table; 0.02 exposes a norm's eps."""
+    """Spread weights for every tensor of a spec. table_scale: of the embedding's tables; 0.02 exposes a norm's eps."""
     generator = torch.Generator().manual_seed(seed)
     found = {}
     for node in graph.walk(spec):
         for name, shape in node.component.tensors(node.width).items():
             noise = torch.randn(shape, generator=generator)
             path = f"{node.path}.{name}" if node.path else name
-            found[path] = _scaled(node.component, name, noise) * (table_scale if path == "embed.tokens.weight" else 1.0)
+            found[path] = noise * table_scale if isinstance(node.component, TABLES) else _scaled(name, noise)
     return found
 
 
-def _scaled(component: c.Component, name: str, noise: Tensor) -> Tensor:
+def _scaled(name: str, noise: Tensor) -> Tensor:
     if name.endswith("bias"):
         return 0.3 * noise
-    if isinstance(component, c.Embed | c.LearnedPositions | c.Segments):
-        return noise
     if noise.dim() == 1:
         return 1 + 0.3 * noise
     return noise * 1.5 / noise.shape[-1] ** 0.5
@@ -46,13 +47,8 @@ def write_tiny(name: str, directory: Path, *, seed: int = 0, table_scale: float 
     """
     from safetensors.torch import save_file
 
-    types = {kind: dialect for kind, dialect in catalog.dialects().items() if name in (kind, dialect.spec)}
-    if not types:
-        raise catalog.unknown(name, {**catalog.families(), **catalog.dialects()})
-    kind, dialect = (name, types[name]) if name in types else next(iter(types.items()))
-    family = catalog.families()[dialect.spec]
-    chosen = _arguments(dialect.config) | dict(family.tiny) | dict(dialect.fixed) | arguments
-    spec = family.function(**chosen)
+    kind, dialect, chosen = tiny(name, **arguments)
+    spec = catalog.families()[dialect.spec].function(**chosen)
     state, base = spread(spec, seed, table_scale), dialect.prefixes[0]
     tensors: dict[str, Tensor] = {}
     for step in expected(dialect, spec, base):
@@ -71,6 +67,11 @@ def write_tiny(name: str, directory: Path, *, seed: int = 0, table_scale: float 
     return directory
 
 
-def _arguments(entries: tuple[config.Entry, ...]) -> dict[str, Any]:
-    """What the reference's class would take for a config that says nothing."""
-    return config.read(entries, {}).arguments
+def tiny(name: str, **arguments: Any) -> tuple[str, Dialect, dict[str, Any]]:
+    """The model type, the dialect and the spec's arguments of a tiny model. Raises UsageError as `write_tiny` does."""
+    types = {kind: dialect for kind, dialect in catalog.dialects().items() if name in (kind, dialect.spec)}
+    if not types:
+        raise catalog.unknown(name, {**catalog.families(), **catalog.dialects()})
+    kind, dialect = (name, types[name]) if name in types else next(iter(types.items()))
+    usual = config.read(dialect.config, {}).arguments  # what the reference's class takes for a config that says nothing
+    return kind, dialect, usual | dict(catalog.families()[dialect.spec].tiny) | dict(dialect.fixed) | arguments

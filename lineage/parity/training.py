@@ -1,6 +1,7 @@
 """The loss and every parameter's gradient against the reference's, in double precision."""
 
 import inspect
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -70,14 +71,17 @@ def _gaps(session: Session, ours: Model, theirs: nn.Module) -> dict[str, float]:
     top = max(float(p.grad.abs().max()) for p in held.values() if p.grad is not None)
     gaps = {}
     for step in session.made.steps:
-        arrays = [_gradient(held[target]).numpy() for target in step.targets]
+        given = zip(step.targets, step.target_shapes, strict=True)
+        arrays = [_gradient(held.get(target), shape).numpy() for target, shape in given]
         for name, array in zip(step.sources, invert(step.operations, arrays), strict=True):
             if name in names:
-                want = _gradient(other[names[name]])
+                want = _gradient(other[names[name]], array.shape)
                 gap = (torch.from_numpy(array.copy()) - want).abs().max().item()
                 gaps[name] = gap / max(want.abs().max().item(), FAINT * top)
     return gaps
 
 
-def _gradient(parameter: Tensor) -> Tensor:
-    return torch.zeros_like(parameter).detach() if parameter.grad is None else parameter.grad
+def _gradient(parameter: Tensor | None, shape: Sequence[int]) -> Tensor:
+    """Zero where nothing flows back, and for a tensor that a changed module has lost."""
+    gradient = None if parameter is None else parameter.grad
+    return torch.zeros(*shape, dtype=torch.float64) if gradient is None else gradient

@@ -14,6 +14,7 @@ from lineage.conversion import open_checkpoint
 from lineage.errors import ResourceError, UsageError
 from lineage.modules.model import Model
 from lineage.parity import levels, reference
+from lineage.parity.activations import Node
 from lineage.parity.behaviour import behaviour
 from lineage.parity.probes import default_probes, given_probes
 from lineage.parity.replay import Trace
@@ -114,16 +115,19 @@ def _climb(session: Session, wanted: Sequence[str], traces: list[Trace]) -> Iter
 def report(session: Session, found: Sequence[Level], traces: Sequence[Trace]) -> Report:
     """The report of some levels, in the order of the ladder."""
     order = ["static", "bytes", "against", *LEVELS[2:]]
-    guilty = {node.ours: node for one in traces for node in one.guilty}
+    worst: dict[str, Node] = {}
+    for node in (node for one in traces for node in one.nodes):
+        worst[node.ours] = node.worse(worst.get(node.ours))
+    guilty = {node.ours for one in traces for node in one.guilty}
     first = next((one.first for one in traces if one.first), None)
     return Report(
         session.made.name,
         f"transformers {_version()} ({session.reference.name})",
         tuple(sorted(found, key=lambda level: order.index(level.name))),
         conditions=conditions(),
-        guilty=tuple(node.to_dict() for node in guilty.values()),
+        guilty=tuple(node.to_dict() for node in worst.values() if node.ours in guilty),
         first_divergence=first.to_dict() if first else None,
-        nodes=tuple(node.to_dict() for one in traces[:1] for node in one.nodes),
+        nodes=tuple(node.to_dict() for node in worst.values()),
         faults=tuple(session.faults),
         notes=tuple(session.notes),
     )

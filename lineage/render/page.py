@@ -85,16 +85,15 @@ def _found(level: Mapping[str, Any]) -> str:
 
 
 def _node(node: Mapping[str, Any], guilty: set[str]) -> tuple[tuple[str, str], ...]:
-    local = "" if node["local"] is None else f"{node['local']:.1e}"
+    inherited = float(node["inherited"])  # a number, or the word for one that is not finite
+    local = "" if node["local"] is None else f"{float(node['local']):.1e}"
     at_fault = node["ours"] in guilty
-    sign, kind = (
-        ("≠ at fault", "bad") if at_fault else ("~ inherits", "warn") if node["inherited"] > 1e-9 else ("=", "good")
-    )
+    sign, kind = ("≠ at fault", "bad") if at_fault else ("~ inherits", "warn") if inherited > 1e-9 else ("=", "good")
     number = "number"
     return (
-        (node["ours"], ""),
-        (node["theirs"], "dim"),
-        (f"{node['inherited']:.1e}", number),
+        (node["ours"] or "the whole model", ""),
+        (node["theirs"] or "the whole model", "dim"),
+        (f"{inherited:.1e}", number),
         (local, number),
         (sign, kind),
     )

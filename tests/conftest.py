@@ -1,0 +1,28 @@
+"""Golden files, which --update-golden rewrites (an option of lineage's own plugin); and how hypothesis runs."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+GOLDEN = Path(__file__).parent / "golden"
+
+# the same examples everywhere, however slow the machine
+settings.register_profile("lineage", deadline=None, derandomize=True, max_examples=50)
+settings.load_profile("lineage")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Compares a text with the golden file of this name."""
+
+    def check(name: str, text: str) -> None:
+        path = GOLDEN / name
+        if request.config.getoption("--update-golden"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        assert path.is_file(), f"no golden file {name}: pytest --update-golden writes it"
+        assert text == path.read_text(encoding="utf-8")
+
+    return check

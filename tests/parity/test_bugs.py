@@ -1,0 +1,166 @@
+"""Every classic bug in every family: caught by the levels that claim it, and its place named by replay, exactly.
+
+What was caught, and how far off it was, is written to build/parity-bugs.txt.
+"""
+
+import json
+import shutil
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import lineage
+from lineage import catalog
+from lineage.components import Model
+from lineage.parity import reference
+from lineage.parity.levels import FP64_LIMIT
+from lineage.parity.report import Report
+from lineage.parity.tiny import tiny as tiny_arguments
+from tests.parity import bugs
+from tests.parity.planted import BUGS, Bug
+
+TABLE = Path(__file__).parents[2] / "build" / "parity-bugs.txt"
+APART = 1e6  # how many times the limit the weakest bug must stand above
+SPELT = {repr((dialect.tensors, dialect.taps)): kind for kind, dialect in reversed(catalog.dialects().items())}
+KINDS = sorted(SPELT.values())  # one of those that are spelt alike
+MORE = {  # what the plain ones lack
+    "bert pretraining": ("bert", {"pooler": True, "next_sentence": True}),
+    "roberta encoder": ("roberta", {"head": False, "pooler": True}),
+    "gpt2 untied": ("gpt2", {"tied": False}),
+}
+CASES = {kind: (kind, {}) for kind in KINDS} | MORE
+FOUND: dict[tuple[str, str], tuple[float, float]] = {}  # bug, case -> how far off: the result in fp64, a component
+
+
+@cache
+def spec(case: str) -> Model:
+    kind, arguments = CASES[case]
+    _, dialect, chosen = tiny_arguments(kind, **arguments)
+    return catalog.families()[dialect.spec].function(**chosen)
+
+
+def planned() -> Iterator[tuple[Bug, str]]:
+    """Every bug in every family that it fits; in the further cases what only they can have, and what differs there."""
+    for case, (kind, _) in CASES.items():
+        for bug in BUGS:
+            if bug.fits(spec(case)) and (case == kind or bug.again or not bug.fits(spec(kind))):
+                yield bug, case
+
+
+PLANNED = list(planned())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_reference() -> Iterator[None]:
+    """Each reference is loaded once: no bug touches it, and `in_memory` holds it to the file every time."""
+    kept, load = {}, reference.load
+
+    def once(chosen: reference.Reference, material: reference.Material, *how: object) -> object:
+        key = (chosen.name, material.directory, *how)
+        if key not in kept:
+            kept[key] = load(chosen, material, *how)
+        return kept[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reference, "load", once)
+        yield
+
+
+def judge(directory: Path, plant: bugs.Plant, levels: tuple[str, ...]) -> tuple[Report, set[str]]:
+    """The verdict on a model with a bug, and the components that the bug made wrong."""
+    model = lineage.from_pretrained(directory, dtype="fp64")
+    at_fault = plant(model)
+    return lineage.verify(model, only=levels), at_fault
+
+
+def named(report: Report) -> set[str]:
+    return {node["ours"] for node in report.guilty}
+
+
+def off(report: Report) -> float:
+    return max(row["rel"] for row in report.level("fp64").figures)
+
+
+@pytest.mark.parametrize(("bug", "case"), PLANNED, ids=[f"{case}: {bug}" for bug, case in PLANNED])
+def test_bug_is_caught_and_named(tiny, bug, case):
+    kind, arguments = CASES[case]
+    levels = tuple(dict.fromkeys(("replay", "fp64", *bug.claims, *bug.silent)))
+    report, at_fault = judge(tiny(kind, faint=bug.faint, **arguments), bug.plant, levels)
+    assert not report.passed
+    assert named(report) == at_fault
+    verdicts = {level.name: level.verdict for level in report.levels}
+    assert {name for name, verdict in verdicts.items() if verdict == "failed"} >= set(bug.claims)
+    assert {name for name, verdict in verdicts.items() if verdict == "passed"} >= set(bug.silent)
+    FOUND[str(bug), case] = off(report), max(node["local"] for node in report.guilty)
+    assert "fp64" in bug.silent or off(report) >= APART * FP64_LIMIT
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_eps_of_each_norm(tiny, kind):
+    directory = tiny(kind, faint=True)
+    for path in bugs.norms(lineage.from_pretrained(directory)):
+        report, at_fault = judge(directory, bugs.eps_of(path), ("replay", "fp64"))
+        assert named(report) == at_fault == {path}
+        FOUND[f"eps of {path} 1e-5 more", kind] = off(report), report.guilty[0]["local"]
+        assert off(report) >= APART * FP64_LIMIT, path
+
+
+@pytest.mark.parametrize("case", ["gpt2 untied", "bert pretraining"])
+def test_a_nudge_of_any_tensor_is_named(tiny, case):
+    kind, arguments = CASES[case]
+    directory = tiny(kind, **arguments)
+    for name, tensor in lineage.from_pretrained(directory).named_parameters():
+        if name.startswith(("blocks.0", "blocks.2")) or name == "embed.tokens.weight":
+            continue
+        assert tensor.numel() > 3 or name == "next_sentence.bias"
+        report, at_fault = judge(directory, bugs.nudged(name), ("replay",))
+        assert named(report) == at_fault == {name.rpartition(".")[0]}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_flipped_bit_in_any_tensor_is_seen(tiny, tmp_path, kind):
+    copy = shutil.copytree(tiny(kind), tmp_path / "copy")
+    file = copy / "model.safetensors"
+    before = file.read_bytes()
+    start = 8 + int.from_bytes(before[:8], "little")
+    header = json.loads(before[8:start])
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        first, last = entry["data_offsets"]
+        place = start + first + (last - first) // 8 * 4  # the lowest byte of the middle element
+        changed = bytearray(before)
+        changed[place] ^= 1
+        file.write_bytes(changed)
+        level = lineage.verify(copy, only=["bytes"]).level("bytes")
+        assert level.failed
+        assert f"{name} is not what the conversion wrote" in level.details
+    file.write_bytes(before)
+    assert lineage.verify(copy, only=["bytes"]).passed
+
+
+def test_families_are_all_here():
+    assert {"gpt2", "openai-gpt", "bert", "roberta", "distilbert"} <= set(KINDS)
+    assert {d.spec for d in catalog.dialects().values()} == {catalog.dialects()[kind].spec for kind in KINDS}
+    assert len({str(bug) for bug in BUGS}) == len(BUGS) >= 30
+    assert {str(bug) for bug, _ in PLANNED} == {str(bug) for bug in BUGS}
+
+
+def test_the_table_is_written():
+    """The last of this file: what stands in FOUND was asserted above, one by one."""
+    columns = list(CASES)
+    lines = [f"{'':44}" + "".join(f"{case:>17}" for case in columns)]
+    for bug in dict.fromkeys(name for name, _ in FOUND):
+        cells = [f"{FOUND[bug, case][0]:.1e}" if (bug, case) in FOUND else "" for case in columns]
+        lines.append(f"{bug:44}" + "".join(f"{cell:>17}" for cell in cells))
+    seen = {key: rel for key, (rel, _) in FOUND.items() if rel > FP64_LIMIT}
+    weakest = min(seen, key=lambda key: seen[key], default=None)
+    silent = [f"{bug} in {case} (a component by {FOUND[bug, case][1]:.1e})" for bug, case in FOUND.keys() - seen.keys()]
+    lines += ["", f"{len(FOUND)} bugs caught; relative distance of the results in fp64, limit {FP64_LIMIT:.0e}"]
+    lines += [f"weakest: {weakest[0]} in {weakest[1]}, {seen[weakest]:.1e}"] if weakest else []
+    lines += ["not in any result, seen by replay: " + "; ".join(sorted(silent))] if silent else []
+    TABLE.parent.mkdir(exist_ok=True)
+    TABLE.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    print("\n" + TABLE.read_text(encoding="utf-8"))

@@ -1,0 +1,90 @@
+"""What the catalog holds, as cases: each size, and how each dialect says it for each class of its reference."""
+
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from lineage import catalog, config
+from lineage.components import Model
+from lineage.config import Key
+from lineage.errors import ArchitectureError
+from lineage.rules import Dialect, Reference
+
+SIZES = sorted(catalog.published())
+DIALECTS = sorted(catalog.dialects())
+
+
+@dataclass(frozen=True)
+class Case:
+    """One size as one dialect spells it: config holds the keys that say it, arguments the spec's."""
+
+    model_type: str
+    size: str
+    config: dict[str, Any]
+    arguments: dict[str, Any]
+
+    def __str__(self) -> str:
+        return f"{self.model_type}:{self.size}"
+
+    @property
+    def dialect(self) -> Dialect:
+        return catalog.dialects()[self.model_type]
+
+    def model(self, **changes: Any) -> Model:
+        return catalog.families()[self.dialect.spec].function(**self.arguments | changes)
+
+
+def complete(size: str) -> dict[str, Any]:
+    """Every argument of a published size."""
+    family, given = catalog.published()[size]
+    defaults = {name: p.default for name, p in inspect.signature(family.function).parameters.items()}
+    return defaults | given
+
+
+def usual(dialect: Dialect) -> dict[str, Any]:
+    """Every argument of the model that an empty config describes."""
+    family = catalog.families()[dialect.spec]
+    return complete_for(family.name, dialect, config.read(dialect.config, {}).arguments)
+
+
+def complete_for(family: str, dialect: Dialect, read: dict[str, Any]) -> dict[str, Any]:
+    function = catalog.families()[family].function
+    defaults = {name: p.default for name, p in inspect.signature(function).parameters.items()}
+    return {**defaults, **dialect.fixed, **read}
+
+
+def said(dialect: Dialect, size: str) -> dict[str, Any] | None:
+    """The config by which a dialect says a size; None if it has no words for it."""
+    arguments = complete(size)
+    try:
+        written = config.write(dialect.config, arguments)
+        read = config.read(dialect.config, written).arguments
+    except ArchitectureError:
+        return None
+    decided = {find.argument for find in dialect.finds}
+    back = complete_for(dialect.spec, dialect, read)
+    return written if all(back[name] == value for name, value in arguments.items() if name not in decided) else None
+
+
+def cases() -> Iterator[Case]:
+    """Each published size that a model_type can say, and its own defaults where they are none of these."""
+    for model_type, dialect in sorted(catalog.dialects().items()):
+        sizes = catalog.families()[dialect.spec].published
+        spoken = {size: written for size in sizes if (written := said(dialect, size)) is not None}
+        if all(complete(size) != usual(dialect) for size in spoken):
+            yield Case(model_type, "default", {}, usual(dialect))
+        yield from (Case(model_type, size, written, complete(size)) for size, written in spoken.items())
+
+
+CASES = list(cases())
+REFERENCES: list[tuple[Case, Reference]] = [(case, r) for case in CASES for r in case.dialect.references]
+
+
+def parts(dialect: Dialect, reference: Reference) -> dict[str, bool]:
+    """Which heads a class of the reference has."""
+    return {find.argument: find.argument in reference.parts for find in dialect.finds}
+
+
+def keys(dialect: Dialect) -> list[Key]:
+    return [entry for entry in dialect.config if isinstance(entry, Key)]

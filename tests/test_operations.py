@@ -1,0 +1,257 @@
+"""Every operation is undone by its inverse, for elements of any width; what is no bijection is caught; constants."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lineage.components import Shape
+from lineage.operations import (
+    CONSTANTS,
+    NUMPY,
+    Array,
+    Operation,
+    Operations,
+    Shapes,
+    Split,
+    Transpose,
+    apply,
+    invert,
+    is_constant,
+    prove,
+    stages,
+)
+
+SIZES = st.integers(1, 6)
+MATRICES = st.tuples(SIZES, SIZES)
+
+
+@st.composite
+def stacked(draw: st.DrawFn) -> Shapes:
+    """Shapes that may stand one after the other along their first axis."""
+    rest = draw(st.lists(SIZES, max_size=2))
+    return tuple((n, *rest) for n in draw(st.lists(SIZES, min_size=1, max_size=4)))
+
+
+AFTER: dict[str, st.SearchStrategy[Shapes]] = {
+    "Transpose": st.lists(MATRICES, min_size=1, max_size=3).map(tuple),
+    "Split": stacked(),
+}
+"""For every kind of operation, the shapes that it can make."""
+
+ROWS = stacked().filter(lambda shapes: len(shapes[0]) == 2)
+COLUMNS = ROWS.map(lambda shapes: tuple(shape[::-1] for shape in shapes))
+CHAINS: list[tuple[Operations, st.SearchStrategy[Shapes]]] = [
+    ((), ROWS),
+    ((Transpose(), Split()), ROWS),
+    ((Split(), Transpose()), COLUMNS),
+    ((Transpose(), Split(), Transpose()), COLUMNS),
+]
+
+
+@st.composite
+def arrays(draw: st.DrawFn, shapes: Shapes) -> list[Array]:
+    """Raw elements of these shapes, all of one width: any bits, and any layout in memory."""
+    kind = np.dtype(f"<u{draw(st.sampled_from([1, 2, 4, 8]))}")
+    made = []
+    for shape in shapes:
+        count = int(np.prod(shape))
+        raw = draw(st.binary(min_size=count * kind.itemsize, max_size=count * kind.itemsize))
+        made.append(np.frombuffer(raw, dtype=kind).reshape(shape))
+    return [np.asfortranarray(array) for array in made] if draw(st.booleans()) else made
+
+
+def same(one: Sequence[Array], other: Sequence[Array]) -> bool:
+    return len(one) == len(other) and all(
+        a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+        for a, b in zip(one, other, strict=True)
+    )
+
+
+def test_every_operation_has_a_strategy() -> None:
+    assert set(AFTER) == set(Operation.kinds)
+
+
+def check_both_ways(data: st.DataObject, operations: Operations, after: Shapes) -> None:
+    before = stages(operations, after)[0]
+    theirs = data.draw(arrays(before))
+    made = apply(operations, theirs, after)
+    assert tuple(array.shape for array in made) == after
+    assert same(invert(operations, made), theirs)
+    ours = data.draw(arrays(after))
+    assert same(apply(operations, invert(operations, ours), after), ours)
+    assert tuple(array.shape for array in invert(operations, ours)) == before
+    assert prove(operations, after)
+
+
+@pytest.mark.parametrize("kind", sorted(Operation.kinds))
+@given(data=st.data())
+def test_operation_is_undone_by_its_inverse(kind: str, data: st.DataObject) -> None:
+    check_both_ways(data, (Operation.kinds[kind](),), data.draw(AFTER[kind]))
+
+
+@pytest.mark.parametrize(("operations", "after"), CHAINS, ids=[str(operations) for operations, _ in CHAINS])
+@given(data=st.data())
+def test_chain_is_undone_by_its_inverse(
+    operations: Operations, after: st.SearchStrategy[Shapes], data: st.DataObject
+) -> None:
+    check_both_ways(data, operations, data.draw(after))
+
+
+@pytest.mark.parametrize("kind", [name for name, kind in Operation.kinds.items() if kind.rows_only])
+@given(data=st.data())
+def test_what_moves_rows_moves_them_whole(kind: str, data: st.DataObject) -> None:
+    operation, after = (Operation.kinds[kind](),), data.draw(AFTER[kind])
+    (table,) = data.draw(arrays(stages(operation, after)[0]))
+    rows = apply(operation, [np.arange(len(table))], tuple(shape[:1] for shape in after))
+    assert same(apply(operation, [table], after), [table[row] for row in rows])
+
+
+def unlisted(kind: type[Operation]) -> type[Operation]:
+    """An operation for these tests alone."""
+    del Operation.kinds[kind.__name__]
+    return dataclass(frozen=True)(kind)
+
+
+@unlisted
+class Still(Operation):
+    """Changes nothing; each of the following breaks it in one way."""
+
+    def shapes_before(self, after: Shapes) -> Shapes:
+        return after
+
+    def forward(self, arrays: Sequence[Array], after: Shapes) -> list[Array]:
+        return list(arrays)
+
+    def backward(self, arrays: Sequence[Array], before: Shapes) -> list[Array]:
+        return list(arrays)
+
+
+@unlisted
+class OneWay(Still):
+    """Its inverse does nothing."""
+
+    def forward(self, arrays: Sequence[Array], after: Shapes) -> list[Array]:
+        return [array[::-1] for array in arrays]
+
+
+@unlisted
+class Doubling(Still):
+    """An element arrives twice, and another nowhere."""
+
+    def forward(self, arrays: Sequence[Array], after: Shapes) -> list[Array]:
+        return [np.concatenate([array[:1], array[:-1]]) for array in arrays]
+
+
+@unlisted
+class Exchanging(Still):
+    """Arrives whole, and comes back in the wrong places."""
+
+    def backward(self, arrays: Sequence[Array], before: Shapes) -> list[Array]:
+        return list(arrays)[::-1]
+
+
+@unlisted
+class Misshapen(Still):
+    """Makes other shapes than the model wants."""
+
+    def forward(self, arrays: Sequence[Array], after: Shapes) -> list[Array]:
+        return [array.T for array in arrays]
+
+    def backward(self, arrays: Sequence[Array], before: Shapes) -> list[Array]:
+        return [array.T for array in arrays]
+
+
+@unlisted
+class Padding(Still):
+    """Adds a copy of the first row, and takes it away again."""
+
+    def shapes_before(self, after: Shapes) -> Shapes:
+        return tuple((shape[0] - 1, *shape[1:]) for shape in after)
+
+    def forward(self, arrays: Sequence[Array], after: Shapes) -> list[Array]:
+        return [np.concatenate([array, array[:1]]) for array in arrays]
+
+    def backward(self, arrays: Sequence[Array], before: Shapes) -> list[Array]:
+        return [array[:-1] for array in arrays]
+
+
+@unlisted
+class Rounding(Still):
+    """Loses the last bit of each element."""
+
+    def forward(self, arrays: Sequence[Array], after: Shapes) -> list[Array]:
+        return [array & ~1 for array in arrays]
+
+
+@pytest.mark.parametrize("kind", [OneWay, Doubling, Exchanging, Misshapen, Padding, Rounding])
+@pytest.mark.parametrize("after", [((4, 6), (4, 6)), ((3072, 4096), (3072, 4096))])
+def test_what_is_no_bijection_is_caught(kind: type[Operation], after: Shapes) -> None:
+    assert prove((Still(),), after)
+    assert not prove((kind(),), after)
+    assert not prove((Transpose(), kind(), Transpose()), after)
+
+
+def test_proof_of_a_large_shape_stands_on_a_smaller_one() -> None:
+    assert prove((Transpose(), Split()), ((8192 * 12, 8192), (8192 * 6, 8192), (8192 * 6, 8192)))
+
+
+VALUES = {"lower triangle": (2, 1, 5, 5), "0, 1, 2, …": (1, 40), "-1e4": ()}
+HELD = [
+    (name, dtype)
+    for name in CONSTANTS
+    for dtype in [*NUMPY, "BF16"]
+    if name != "-1e4" or dtype in ("F64", "F32", "F16", "BF16", "I64", "I32", "I16")
+    if name != "0, 1, 2, …" or dtype != "BOOL"
+]
+
+
+def raw_of(name: str, dtype: str, shape: Shape) -> Array:
+    """A constant as a file holds it, by torch's own rounding."""
+    kinds = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "BOOL": "bool"}
+    kind = kinds.get(dtype) or dtype.replace("I", "int").replace("U", "uint")
+    values = torch.from_numpy(np.array(CONSTANTS[name](shape)))
+    tensor = values.to(getattr(torch, kind)).contiguous()
+    return tensor.reshape(-1).view(torch.uint8).numpy().view(f"<u{tensor.element_size()}").reshape(shape)
+
+
+@pytest.mark.parametrize(("name", "dtype"), HELD)
+def test_constant_is_known_and_a_changed_element_noticed(name: str, dtype: str) -> None:
+    raw = raw_of(name, dtype, VALUES[name])
+    assert is_constant(name, raw, dtype)
+    for place in range(raw.size):
+        changed = raw.copy()
+        changed.reshape(-1)[place] ^= 1 if dtype != "BOOL" else 2
+        assert not is_constant(name, changed, dtype)
+
+
+@pytest.mark.parametrize("dtype", ["BF16", "F16"])
+def test_constant_may_be_rounded(dtype: str) -> None:
+    raw = raw_of("0, 1, 2, …", dtype, (4000,))
+    assert len(set(raw.tolist())) < 4000
+    assert is_constant("0, 1, 2, …", raw, dtype)
+
+
+def test_constant_is_equal_to_the_bit() -> None:
+    triangle = np.tril(np.ones((3, 3), dtype="<f4"))
+    triangle[0, 2] = -0.0
+    assert not is_constant("lower triangle", triangle.view("<u4"), "F32")
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "dtype"),
+    [
+        ("lower triangle", np.ones(4, dtype="u1"), "U8"),
+        ("0, 1, 2, …", np.zeros((), dtype="<u8"), "I64"),
+        ("-1e4", np.full((), 240, dtype="u1"), "I8"),
+        ("0, 1, 2, …", np.arange(300).astype("u1"), "U8"),
+        ("0, 1, 2, …", np.zeros(1, dtype="u1"), "F8_E4M3"),
+        ("-1e4", np.zeros((), dtype="<u8"), "C64"),
+    ],
+)
+def test_what_cannot_be_the_constant_is_not(name: str, raw: Array, dtype: str) -> None:
+    assert not is_constant(name, raw, dtype)

@@ -1,0 +1,76 @@
+"""Every published size as transformers builds it, on the meta device: its parameters are ours, and its names fit."""
+
+import inspect
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import nn
+from transformers import CONFIG_MAPPING
+from transformers.pytorch_utils import Conv1D
+
+from lineage import config, graph
+from lineage.plan import make_plan, resolve
+from lineage.rules import Reference, Transpose
+from tests.published import DIALECTS, REFERENCES, SIZES, Case, parts
+
+NAMES = [f"{case}-{reference.name}-{'+'.join(reference.parts) or 'body'}" for case, reference in REFERENCES]
+
+
+def built(case: Case, reference: Reference, **changes: Any) -> nn.Module:
+    """The reference's class without weights, with or without its pooler."""
+    kind = getattr(transformers, reference.name)
+    options = {"add_pooling_layer": "pooler" in reference.parts} if reference.name.endswith("Model") else {}
+    taken = {name: value for name, value in options.items() if name in inspect.signature(kind).parameters}
+    with torch.device("meta"):
+        return kind(CONFIG_MAPPING[case.model_type](**case.config | changes), **taken)
+
+
+class Info:
+    """A tensor of the meta device as a file's header would tell it."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.dtype, self.shape = "F32", tuple(tensor.shape)
+
+
+def header(model: nn.Module) -> dict[str, Info]:
+    return {name: Info(tensor) for name, tensor in model.state_dict().items()}
+
+
+def test_every_size_is_compared() -> None:
+    assert {case.size for case, _ in REFERENCES} >= set(SIZES)
+    assert {case.model_type for case, _ in REFERENCES} == set(WITH_HEADS) == set(DIALECTS)
+
+
+@pytest.mark.parametrize(("case", "reference"), REFERENCES, ids=NAMES)
+def test_reference_has_as_many_parameters_and_its_names_fit(case: Case, reference: Reference) -> None:
+    model = case.model(**parts(case.dialect, reference))
+    theirs = built(case, reference)
+    assert sum(parameter.numel() for parameter in theirs.parameters()) == graph.parameters(model)
+    file = header(theirs)
+    read = config.read(case.dialect.config, theirs.config.to_dict(), strict=True).arguments
+    plan = make_plan(case.dialect, resolve(case.dialect, read, file, lambda one, other: True), file)
+    assert plan.model == model
+    used = [name for step in plan.steps for name in step.sources] + [copy.name for copy in plan.copied]
+    assert sorted(used) == sorted(file)
+    assert plan.dropped == ()
+    for step in plan.steps:  # a square matrix shows by its module alone that it is stored [in, out]
+        owner, _, name = step.sources[0].rpartition(".")
+        turned = name == "weight" and isinstance(theirs.get_submodule(owner), Conv1D)
+        assert (Transpose() in step.operations) == turned
+
+
+WITH_HEADS = {case.model_type: (case, r) for case, r in reversed(REFERENCES) if "head" in r.parts}
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("model_type", WITH_HEADS)
+def test_shared_table_is_a_copy_and_another_is_not(model_type: str, tied: bool) -> None:
+    case, reference = WITH_HEADS[model_type]
+    file = header(built(case, reference, tie_word_embeddings=tied))
+    read = config.read(case.dialect.config, {"tie_word_embeddings": tied}).arguments
+    plan = make_plan(case.dialect, resolve(case.dialect, read, file, lambda one, other: True), file)
+    (table,) = (copy.source for copy in case.dialect.copies if copy.argument == "tied")
+    assert plan.model.head.tied == tied
+    assert (table in {copy.name for copy in plan.copied}) == tied
