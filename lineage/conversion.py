@@ -187,7 +187,7 @@ def _check_copies(checkpoint: Checkpoint) -> None:
 def _dropped(drop: Dropped, weights: Weights) -> dict[str, Any]:
     entry = weights[drop.name]
     plain = entry.size > 0 and BITS[entry.dtype] >= 8
-    restorable = plain and is_constant(drop.value, weights.array(drop.name), entry.dtype)
+    restorable = plain and drop.value is not None and is_constant(drop.value, weights.array(drop.name), entry.dtype)
     return {
         "name": drop.name, "dtype": entry.dtype, "shape": list(entry.shape), "why": drop.why,
         "value": drop.value if restorable else None, "lossy": not restorable,

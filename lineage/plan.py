@@ -52,7 +52,7 @@ class Dropped:
 
     name: str
     why: str
-    value: str
+    value: str | None
 
 
 @dataclass(frozen=True)

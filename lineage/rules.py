@@ -82,7 +82,7 @@ class Drop:
 
     source: str
     why: str
-    value: str
+    value: str | None
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,8 @@ class Find:
 class Tap:
     """The same activation under both names: a module of the reference <-> a component's path.
 
-    at: whether it is the module's "output" or its "input". entry: the module whose input is the component's, if not
+    at: whether it is the module's "output" or its "input"; "nothing" where the two hold one tensor and do not compute
+    the same. entry: the module whose input is the component's, if not
     the source itself. feeds: the component's inputs as other paths of the model, where no one module has them.
     Modules with tensors of their own need no Tap unless one of these is special: the rules pair them.
     """

@@ -42,7 +42,7 @@ def pairs(dialect: Dialect, steps: Iterable[Step], base: str, paths: Sequence[st
             binding = match(tap.target, path)
             if binding is not None:
                 found[path] = _tapped(tap, binding, base, path)
-    return [found[path] for path in paths if path in found]
+    return [found[path] for path in paths if path in found and found[path].at != "nothing"]
 
 
 def _owned(step: Step) -> Iterable[Pair]:

@@ -15,6 +15,7 @@ from lineage import components as c
 from lineage.checkpoint.source import Source
 from lineage.checkpoint.weights import Weights
 from lineage.errors import TensorMismatch
+from lineage.parity.islands import lifted
 from lineage.parity.probes import Probe
 from lineage.rules import Dialect, Reference
 
@@ -71,7 +72,7 @@ def load(reference: Reference, material: Material, dtype: torch.dtype, attention
     options: dict[str, Any] = {"dtype": dtype, "attn_implementation": attention}
     if reference.name.endswith("Model") and "pooler" not in reference.parts and _takes_pooler(kind):
         options["add_pooling_layer"] = False
-    with quiet():
+    with quiet(), lifted() if dtype == torch.float64 else contextlib.nullcontext():
         config = kind.config_class.from_pretrained(material.directory)
         try:
             if material.tensors is None:

@@ -1,0 +1,12 @@
+"""Hugging Face's spelling of Mistral: Llama's, with a window."""
+
+from lineage.config import Size
+
+from .llama import keys, spelled
+
+HUGGINGFACE = spelled(
+    "mistral",
+    "MistralForCausalLM",
+    *keys(32000, 1e-6, kv_heads=8),
+    Size("sliding_window", "window", 4096, nullable=True),
+)
