@@ -52,6 +52,7 @@ def spelled(
     rules: tuple[Rule, ...] = (*ATTENTION, *MLP, *NORMS),
     taps: tuple[Tap, ...] = TAPS,
     fixed: dict[str, object] | None = None,
+    memory: tuple[Rule, ...] = (),
 ) -> Dialect:
     """A model type that has Llama's names. config: its keys; fixed: arguments that no key says."""
     return Dialect(
@@ -60,6 +61,7 @@ def spelled(
         prefixes=("model.", ""),
         config=(*COMMON, *config),
         fixed=fixed or {},
+        memory=memory,
         tensors=(ENDS[0], *rules, *ENDS[1:]),
         copies=(TIED,),
         drops=(FREQUENCIES,),

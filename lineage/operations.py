@@ -6,9 +6,10 @@ works on any numpy array: real bytes, or the unique ids with which `prove` shows
 """
 
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -27,7 +28,11 @@ class Operation(ABC):
     """One step. Subclasses are final and listed in `Operation.kinds`."""
 
     kinds: ClassVar[dict[str, type["Operation"]]] = {}
-    rows_only: ClassVar[bool] = False  # moves whole rows, so that it applies to a bias and to activations as well
+
+    @property
+    def rows_only(self) -> bool:
+        """Whether it moves whole rows, so that it applies to a bias and to activations as well."""
+        return False
 
     def __init_subclass__(cls) -> None:
         Operation.kinds[cls.__name__] = cls
@@ -61,23 +66,58 @@ class Transpose(Operation):
 
 @dataclass(frozen=True)
 class Split(Operation):
-    """One tensor on disk holds several of the model's, one after the other along its first axis."""
+    """One tensor on disk holds several of the model's, one after the other along an axis."""
 
-    rows_only: ClassVar[bool] = True
+    axis: int = 0
+
+    @property
+    def rows_only(self) -> bool:
+        return self.axis == 0
 
     def shapes_before(self, after: Shapes) -> Shapes:
-        return ((sum(shape[0] for shape in after), *after[0][1:]),)
+        first, axis = after[0], self.axis
+        return ((*first[:axis], sum(shape[axis] for shape in after), *first[axis + 1 :]),)
 
     def forward(self, arrays: Sequence[Array], after: Shapes) -> list[Array]:
         (whole,) = arrays
-        cuts = np.cumsum([shape[0] for shape in after])[:-1]
-        return list(np.split(whole, [int(cut) for cut in cuts]))
+        cuts = np.cumsum([shape[self.axis] for shape in after])[:-1]
+        return list(np.split(whole, [int(cut) for cut in cuts], axis=self.axis))
 
     def backward(self, arrays: Sequence[Array], before: Shapes) -> list[Array]:
-        return [np.concatenate(list(arrays))]
+        return [np.concatenate(list(arrays), axis=self.axis)]
+
+
+@dataclass(frozen=True)
+class Stack(Operation):
+    """Several tensors on disk, of one shape, are the rows of one of the model's."""
+
+    def shapes_before(self, after: Shapes) -> Shapes:
+        ((count, *shape),) = after
+        return (tuple(shape),) * count
+
+    def forward(self, arrays: Sequence[Array], after: Shapes) -> list[Array]:
+        return [np.stack(list(arrays))]
+
+    def backward(self, arrays: Sequence[Array], before: Shapes) -> list[Array]:
+        return list(arrays[0])
 
 
 Operations = tuple[Operation, ...]
+
+
+def spell(operation: Operation) -> str:
+    """An operation as a manifest names it: its kind, and what is not as usual about it."""
+    values = {f.name: getattr(operation, f.name) for f in fields(operation) if getattr(operation, f.name) != f.default}  # type: ignore[arg-type]
+    return type(operation).__name__ + (f"({', '.join(f'{k}={v}' for k, v in values.items())})" if values else "")
+
+
+def read_operation(text: str) -> Operation | None:
+    """The inverse of `spell`; None for what is not known."""
+    found = re.fullmatch(r"(\w+)(?:\((\w+)=(\d+)\))?", text)
+    kind = Operation.kinds.get(found[1]) if found else None
+    if found is None or kind is None or (found[2] and found[2] not in {f.name for f in fields(kind)}):  # type: ignore[arg-type]
+        return None
+    return kind(**{found[2]: int(found[3])}) if found[2] else kind()
 
 
 def stages(operations: Operations, after: Shapes) -> list[Shapes]:

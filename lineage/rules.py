@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from lineage.config import Entry
-from lineage.operations import Operation, Operations, Split, Transpose
+from lineage.operations import Operation, Operations, Split, Stack, Transpose
 
 __all__ = [
     "Copy",
@@ -21,6 +21,7 @@ __all__ = [
     "Reference",
     "Rule",
     "Split",
+    "Stack",
     "Tap",
     "Transpose",
     "fill",
@@ -134,7 +135,10 @@ class Reference:
 
 @dataclass(frozen=True, kw_only=True)
 class Dialect:
-    """One public spelling of one spec. base prefixes are tried in order; spellings: old endings -> today's."""
+    """One public spelling of one spec. base prefixes are tried in order; spellings: old endings -> today's.
+
+    memory: where the reference holds tensors under other names than its files do.
+    """
 
     spec: str
     model_types: tuple[str, ...]
@@ -148,6 +152,7 @@ class Dialect:
     drops: tuple[Drop, ...] = ()
     taps: tuple[Tap, ...] = ()
     spellings: Mapping[str, str] = field(default_factory=dict)
+    memory: tuple[Rule, ...] = ()
 
     def base(self, names: Iterable[str]) -> str:
         """The prefix that this file uses: the first under which its first tensor is found."""

@@ -52,9 +52,8 @@ def llama(
     )
     mlp = FeedForward(width=mlp_width, activation=activation, bias=mlp_bias, gated=True)
     block = Block(attention=Residual(body=attention, norm_input=norm), mlp=Residual(body=mlp, norm_input=norm))
-    return Model(
-        embed=Embed(vocab=vocab, width=width, padding=padding), blocks=(block,) * layers, norm=norm, head=Head(vocab=vocab, tied=tied)
-    )
+    embed, head = Embed(vocab=vocab, width=width, padding=padding), Head(vocab=vocab, tied=tied)
+    return Model(embed=embed, blocks=(block,) * layers, norm=norm, head=head)
 
 
 TINY = {"vocab": 101, "width": 24, "layers": 3, "heads": 6, "kv_heads": 2, "head_size": 8, "mlp_width": 40}

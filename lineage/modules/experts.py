@@ -11,14 +11,14 @@ from lineage.modules.registry import make, runs
 
 @runs(c.Router)
 class Router(nn.Module):
-    """Weights and numbers of the chosen experts, [N, K] each (Shazeer et al. 2017, eq. 2 to 5)."""
+    """Logits [N, E], and the chosen experts' weights and numbers, [N, K] each (Shazeer et al. 2017, eq. 2 to 5)."""
 
     def __init__(self, spec: c.Router, width: int) -> None:
         super().__init__()
         self.spec = spec
         self.weight = nn.Parameter(torch.empty(spec.experts, width))
 
-    def forward(self, x_ND: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, x_ND: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         logits_NE = F.linear(x_ND, self.weight)
         exact = logits_NE if logits_NE.dtype == torch.float64 else logits_NE.float()
         scores = {"softmax": lambda: exact.softmax(-1), "sigmoid": exact.sigmoid, "none": lambda: exact}
@@ -27,7 +27,7 @@ class Router(nn.Module):
             weights_NK = weights_NK / weights_NK.sum(-1, keepdim=True)
         elif self.spec.normalise == "softmax":
             weights_NK = weights_NK.softmax(-1)
-        return weights_NK, chosen_NK
+        return logits_NE, weights_NK, chosen_NK
 
 
 @runs(c.Experts)
@@ -45,7 +45,7 @@ class Experts(nn.Module):
 
     def forward(self, x_BTD: Tensor, context: object = None) -> Tensor:
         x_ND = x_BTD.flatten(0, 1)
-        weights_NK, chosen_NK = self.router(x_ND)
+        _, weights_NK, chosen_NK = self.router(x_ND)
         out_ND = torch.zeros_like(x_ND)
         for expert in range(self.gate.shape[0]):
             token, place = torch.where(chosen_NK == expert)

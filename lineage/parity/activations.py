@@ -152,4 +152,8 @@ class Node:
 def kept(value: Tensor, probe: Probe) -> Tensor:
     """The positions that count; a value without them whole."""
     keep = probe.keep_BT
-    return value[keep] if keep is not None and value.shape[: keep.dim()] == keep.shape else value
+    if keep is None:
+        return value
+    if value.shape[: keep.dim()] == keep.shape:
+        return value[keep]
+    return value[keep.flatten()] if value.shape[0] == keep.numel() else value

@@ -69,7 +69,7 @@ def load(reference: Reference, material: Material, dtype: torch.dtype, attention
 
     kind = getattr(transformers, reference.name)
     attention = attention if kind._supports_sdpa else "eager"
-    options: dict[str, Any] = {"dtype": dtype, "attn_implementation": attention}
+    options: dict[str, Any] = {"dtype": dtype, "attn_implementation": attention, "experts_implementation": "eager"}
     if reference.name.endswith("Model") and "pooler" not in reference.parts and _takes_pooler(kind):
         options["add_pooling_layer"] = False
     with quiet(), lifted() if dtype == torch.float64 else contextlib.nullcontext():

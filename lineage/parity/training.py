@@ -65,11 +65,11 @@ def _weighed(value: Tensor) -> Tensor:
 def _gaps(session: Session, ours: Model, theirs: nn.Module) -> dict[str, float]:
     """Source tensor's name -> how far its gradient is off; our gradients go back through the mapping as weights do."""
     held = dict(ours.named_parameters())
-    names = reference.parameter_names(theirs, list(session.made.source_digests))
+    names = reference.parameter_names(theirs, [name for step in session.made.memory for name in step.sources])
     other = dict(theirs.named_parameters(remove_duplicate=False))
     top = max(float(p.grad.abs().max()) for p in held.values() if p.grad is not None)
     gaps = {}
-    for step in session.made.steps:
+    for step in session.made.memory:
         arrays = [_gradient(held[target]).numpy() for target in step.targets]
         for name, array in zip(step.sources, invert(step.operations, arrays), strict=True):
             if name in names:
