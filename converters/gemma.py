@@ -22,7 +22,7 @@ FURTHER = (Only("use_bidirectional_attention", None), Flag("attention_bias", "bi
 GEMMA = spelled(
     "gemma",
     "GemmaForCausalLM",
-    *keys(256000, 1e-6, kv_heads=16, head=256, tied=True, act=None, padding=0),
+    *keys(256000, 24576, 1e-6, kv_heads=16, head=256, tied=True, act=None, padding=0),
     Choice("hidden_act", "activation", "gelu_pytorch_tanh", names=ACTIVATIONS),
     *inert("an older name that the class does not read", "hidden_activation"),
     *FURTHER,
@@ -32,7 +32,7 @@ GEMMA = spelled(
 GEMMA2 = spelled(
     "gemma2",
     "Gemma2ForCausalLM",
-    *keys(256000, 1e-6, kv_heads=4, head=256, tied=True, act=None, padding=0),
+    *keys(256000, 9216, 1e-6, kv_heads=4, head=256, tied=True, act=None, padding=0),
     Choice("hidden_activation", "activation", "gelu_pytorch_tanh", names=ACTIVATIONS),
     *inert("an older name that the class does not read", "hidden_act"),
     *inert("how a cache is kept", "cache_implementation"),

@@ -8,7 +8,6 @@ from .common import ACTIVATIONS, COMMON
 LAYER, BLOCK = "{base}layers.{i}.", "blocks.{i}."
 SIZES: tuple[Entry, ...] = (
     Size("hidden_size", "width", 4096),
-    Size("intermediate_size", "mlp_width", 11008),
     Size("num_hidden_layers", "layers", 32, most=4096),
     Size("num_attention_heads", "heads", 32),
     Inert("max_position_embeddings", "a length for people, and for rotary scalings that need one"),
@@ -72,6 +71,7 @@ def spelled(
 
 def keys(
     vocab: int,
+    mlp_width: int,
     eps: float,
     *,
     kv_heads: int | None = 32,
@@ -79,6 +79,7 @@ def keys(
     theta: float = 10000.0,
     tied: bool = False,
     act: str | None = "hidden_act",
+    mlp: str = "intermediate_size",
     padding: int | None = None,
 ) -> tuple[Entry, ...]:
     """The keys that differ in their defaults alone."""
@@ -86,6 +87,7 @@ def keys(
         *SIZES,
         *((Choice(act, "activation", "silu", names=ACTIVATIONS),) if act else ()),
         Size("vocab_size", "vocab", vocab),
+        Size(mlp, "mlp_width", mlp_width),
         Size("num_key_value_heads", "kv_heads", kv_heads, nullable=True),
         Size("head_dim", "head_size", head, nullable=True),
         Number("rms_norm_eps", "eps", eps),
@@ -98,7 +100,7 @@ def keys(
 HUGGINGFACE = spelled(
     "llama",
     "LlamaForCausalLM",
-    *keys(32000, 1e-6, kv_heads=None),
+    *keys(32000, 11008, 1e-6, kv_heads=None),
     Flag("attention_bias", "bias", False),
     Flag("mlp_bias", "mlp_bias", False),
     Only("pretraining_tp", 1),

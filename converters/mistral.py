@@ -7,6 +7,6 @@ from .llama import keys, spelled
 HUGGINGFACE = spelled(
     "mistral",
     "MistralForCausalLM",
-    *keys(32000, 1e-6, kv_heads=8),
+    *keys(32000, 14336, 1e-6, kv_heads=8),
     Size("sliding_window", "window", 4096, nullable=True),
 )

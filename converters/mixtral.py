@@ -25,7 +25,7 @@ MOE = LAYER + "block_sparse_moe."
 HUGGINGFACE = spelled(
     "mixtral",
     "MixtralForCausalLM",
-    *keys(32000, 1e-5, kv_heads=8, theta=1e6),
+    *keys(32000, 14336, 1e-5, kv_heads=8, theta=1e6),
     *INERT,
     Size("num_local_experts", "experts", 8, ("num_experts",)),
     Size("num_experts_per_tok", "top_k", 2),

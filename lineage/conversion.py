@@ -209,7 +209,7 @@ def _manifest(checkpoint: Checkpoint, dropped: list[dict[str, Any]], written: wr
             "tensors": written.sources,
         },
         "family": checkpoint.dialect.spec,
-        "arguments": checkpoint.resolved.arguments,
+        "arguments": {name: graph.to_json(value) for name, value in checkpoint.resolved.arguments.items()},
         "spec": graph.to_json(checkpoint.plan.model),
         "parameters": graph.parameters(checkpoint.plan.model),
         "plan": checkpoint.plan.to_json() | {"dropped": dropped},

@@ -11,13 +11,15 @@ SCORES, NORMALISATIONS = ("softmax", "sigmoid", "none"), ("none", "sum", "softma
 class Router(Component):
     """Which experts see a token, and how much each counts: score → the top_k largest → normalise over those chosen.
 
-    (Shazeer et al. 2017, eq. 2 to 5; Jiang et al. 2024, §2.1.)
+    (Shazeer et al. 2017, eq. 2 to 5; Jiang et al. 2024, §2.1.) rounded: the weights are rounded to the model's type
+    before they are used, and not only their product.
     """
 
     experts: int = size()
     top_k: int = size()
     score: str = choice(default="softmax")
     normalise: str = choice(default="sum")
+    rounded: bool = choice(default=False)
 
     def check(self) -> None:
         if self.top_k > self.experts:

@@ -34,6 +34,10 @@ class Operation(ABC):
         """Whether it moves whole rows, so that it applies to a bias and to activations as well."""
         return False
 
+    def bound(self, component: Any) -> "Operation":
+        """The same operation for one component, if it needs a number that shapes do not tell."""
+        return self
+
     def __init_subclass__(cls) -> None:
         Operation.kinds[cls.__name__] = cls
 
@@ -100,6 +104,32 @@ class Stack(Operation):
 
     def backward(self, arrays: Sequence[Array], before: Shapes) -> list[Array]:
         return list(arrays[0])
+
+
+@dataclass(frozen=True)
+class PerHead(Operation):
+    """One tensor on disk holds, head by head, that head's rows of several of the model's. width: of a head."""
+
+    width: int = 1
+
+    @property
+    def rows_only(self) -> bool:
+        return True
+
+    def bound(self, component: Any) -> "PerHead":
+        return PerHead(width=component.head_width)
+
+    def shapes_before(self, after: Shapes) -> Shapes:
+        return ((sum(shape[0] for shape in after), *after[0][1:]),)
+
+    def forward(self, arrays: Sequence[Array], after: Shapes) -> list[Array]:
+        (whole,) = arrays
+        heads = whole.reshape(-1, len(after), self.width, *whole.shape[1:])
+        return [heads[:, place].reshape(shape) for place, shape in enumerate(after)]
+
+    def backward(self, arrays: Sequence[Array], before: Shapes) -> list[Array]:
+        heads = [array.reshape(-1, self.width, *array.shape[1:]) for array in arrays]
+        return [np.stack(heads, axis=1).reshape(before[0])]
 
 
 Operations = tuple[Operation, ...]
@@ -178,6 +208,7 @@ CONSTANTS: Mapping[str, Callable[[Shape], Array]] = {
     "lower triangle": lambda shape: np.broadcast_to(np.tril(np.ones(shape[-2:])), shape),
     "0, 1, 2, …": lambda shape: np.broadcast_to(np.arange(shape[-1]), shape),
     "-1e4": lambda shape: np.full(shape, -1e4),
+    "-1e9": lambda shape: np.full(shape, -1e9),
 }
 """Buffers that files carry and no model needs: their values follow from their shapes."""
 
@@ -206,7 +237,7 @@ def stored(values: Array, dtype: str) -> Array | None:
 
 def is_constant(name: str, raw: Array, dtype: str) -> bool:
     """Whether a stored tensor is exactly the named constant, bit for bit. raw: its elements as unsigned integers."""
-    if name != "-1e4" and raw.ndim < (2 if name == "lower triangle" else 1):
+    if raw.ndim < {"lower triangle": 2, "0, 1, 2, …": 1}.get(name, 0):
         return False
     constant = stored(CONSTANTS[name](raw.shape), dtype)
     return constant is not None and np.array_equal(raw, constant)

@@ -8,7 +8,7 @@ one message.
 
 import difflib
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -109,6 +109,7 @@ def expected(dialect: Dialect, model: Model, base: str) -> list[Step]:
     Raises TensorMismatch if the converter has no rule for a tensor of the model.
     """
     pending = graph.tensors(model)
+    parts = {node.path: node.component for node in graph.walk(model)}
     steps = []
     for rule in dialect.tensors:
         for name in list(pending):
@@ -119,14 +120,16 @@ def expected(dialect: Dialect, model: Model, base: str) -> list[Step]:
             if not all(target in pending for target in targets):
                 continue
             after = tuple(pending.pop(target) for target in targets)
-            before = stages(rule.operations, after)[0]
+            owner = next(parts[path] for path in _above(targets[0]) if path in parts)
+            operations = tuple(operation.bound(owner) for operation in rule.operations)
+            before = stages(operations, after)[0]
             each = [{**binding, "e": str(e)} for e in range(len(before))]  # {e}: a name for each expert
             names = [
                 fill(source, place, base)
                 for source in rule.sources
                 for place in (each if "{e}" in source else each[:1])
             ]
-            steps.append(Step(tuple(names), targets, rule.operations, before, after))
+            steps.append(Step(tuple(names), targets, operations, before, after))
     if pending:
         raise TensorMismatch(
             f"the converter has no rule for {len(pending)} tensors of the model",
@@ -134,6 +137,13 @@ def expected(dialect: Dialect, model: Model, base: str) -> list[Step]:
             hint="add a Rule for them",
         )
     return steps
+
+
+def _above(name: str) -> Iterator[str]:
+    """The paths that a tensor may belong to, the nearest first."""
+    while name:
+        name = name.rpartition(".")[0]
+        yield name
 
 
 @dataclass(frozen=True)

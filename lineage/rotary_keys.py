@@ -101,10 +101,10 @@ class RotaryKeys(Entry):
 def _yarn(given: Mapping[str, Any]) -> dict[str, Any]:
     """What yarn's further keys say: the rounding of the ramp, and scores' heat told by a pair of numbers."""
     found: dict[str, Any] = {"whole": given.get("truncate", True)}
-    pair = given.get("mscale"), given.get("mscale_all_dim")
-    if given.get("attention_factor") is None and all(pair):
-        top, bottom = (0.1 * m * math.log(max(given["factor"], 1)) + 1.0 for m in pair)
-        found["attention"] = top / bottom
+    top, bottom = given.get("mscale"), given.get("mscale_all_dim")
+    if given.get("attention_factor") is None and top and bottom:
+        heat = 0.1 * math.log(max(given["factor"], 1))
+        found["attention"] = (heat * top + 1.0) / (heat * bottom + 1.0)
     return found
 
 

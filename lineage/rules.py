@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from lineage.config import Entry
-from lineage.operations import Operation, Operations, Split, Stack, Transpose
+from lineage.operations import Operation, Operations, PerHead, Split, Stack, Transpose
 
 __all__ = [
     "Copy",
@@ -18,6 +18,7 @@ __all__ = [
     "Drop",
     "Find",
     "Operation",
+    "PerHead",
     "Reference",
     "Rule",
     "Split",

@@ -20,18 +20,23 @@ def mixtral(
     activation: str = "silu",
     experts: int = 8,
     top_k: int = 2,
-    normalise: str = "sum",
+    normalise: bool = True,
     eps: float = 1e-5,
     theta: float = 1e6,
     **arguments: Any,
 ) -> Model:
     """mlp_width: of one expert."""
     base = llama(vocab=vocab, kv_heads=kv_heads, mlp_width=mlp_width, eps=eps, theta=theta, **arguments)
-    body = Experts(
-        router=Router(experts=experts, top_k=top_k, normalise=normalise), width=mlp_width, activation=activation
-    )
-    block = replace(base.blocks[0], mlp=replace(base.blocks[0].mlp, body=body))
-    return replace(base, blocks=(block,) * len(base.blocks))
+    return with_experts(base, experts, top_k, normalise, mlp_width, activation)
+
+
+def with_experts(
+    base: Model, experts: int, top_k: int, normalise: bool, width: int, activation: str, rounded: bool = False
+) -> Model:
+    """The same model with experts for feed-forward networks. normalise: the chosen experts' weights sum to one."""
+    router = Router(experts=experts, top_k=top_k, normalise="sum" if normalise else "none", rounded=rounded)
+    body = Experts(router=router, width=width, activation=activation)
+    return replace(base, blocks=tuple(replace(old, mlp=replace(old.mlp, body=body)) for old in base.blocks))
 
 
 TINY = LLAMA | {"experts": 4, "top_k": 2}

@@ -34,8 +34,8 @@ class Block(nn.Module):
 
     def __init__(self, spec: c.Block, width: int) -> None:
         super().__init__()
-        self.attention = make(spec.attention, width)
-        self.mlp = make(spec.mlp, width)
+        self.attention = Residual(spec.attention, width)
+        self.mlp = Residual(spec.mlp, width)
         self.parallel = spec.parallel
 
     def forward(self, x_BTD: Tensor, context: Context) -> Tensor:

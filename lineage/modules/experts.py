@@ -27,7 +27,7 @@ class Router(nn.Module):
             weights_NK = weights_NK / weights_NK.sum(-1, keepdim=True)
         elif self.spec.normalise == "softmax":
             weights_NK = weights_NK.softmax(-1)
-        return logits_NE, weights_NK, chosen_NK
+        return logits_NE, weights_NK.to(x_ND.dtype) if self.spec.rounded else weights_NK, chosen_NK
 
 
 @runs(c.Experts)

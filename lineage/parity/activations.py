@@ -10,10 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from lineage.modules.model import Output
+from lineage.operations import apply
 from lineage.parity.probes import Probe
 from lineage.plan import Step
 from lineage.rules import Dialect, Tap, fill, match
@@ -21,14 +23,14 @@ from lineage.rules import Dialect, Tap, fill, match
 
 @dataclass(frozen=True)
 class Pair:
-    """One activation under both names. part: which piece of a fused output, as (first, last) of its last axis."""
+    """One activation under both names. part: which channels of a fused output, None for all."""
 
     ours: str
     theirs: str
     at: str = "output"
     entry: str | None = None
     feeds: tuple[str, ...] = ()
-    part: tuple[int, int] | None = None
+    part: tuple[int, ...] | None = None
 
 
 def pairs(dialect: Dialect, steps: Iterable[Step], base: str, paths: Sequence[str]) -> list[Pair]:
@@ -48,11 +50,13 @@ def pairs(dialect: Dialect, steps: Iterable[Step], base: str, paths: Sequence[st
 def _owned(step: Step) -> Iterable[Pair]:
     """The pairs that follow from who owns the tensors of one step."""
     theirs = step.sources[0].rpartition(".")[0]
-    start = 0
-    for target, shape in zip(step.targets, step.target_shapes, strict=True):
-        part = (start, start + shape[0]) if len(step.targets) > 1 else None
-        yield Pair(target.rpartition(".")[0], theirs, part=part)
-        start += shape[0]
+    rows = [np.arange(0) for _ in step.targets]
+    moves = tuple(operation for operation in step.operations if operation.rows_only)
+    if moves:
+        count = sum(shape[0] for shape in step.target_shapes)
+        rows = apply(moves, [np.arange(count)], tuple((shape[0],) for shape in step.target_shapes))
+    for target, part in zip(step.targets, rows, strict=True):
+        yield Pair(target.rpartition(".")[0], theirs, part=tuple(part.tolist()) if moves else None)
 
 
 def _tapped(tap: Tap, binding: Mapping[str, str], base: str, path: str) -> Pair:
@@ -125,7 +129,7 @@ def their_value(pair: Pair, theirs: Recorder, prefix: str) -> Tensor | None:
     value = None if call is None else (call.output if pair.at == "output" else next(iter(call.inputs), None))
     if value is None or pair.part is None:
         return value
-    return value[..., pair.part[0] : pair.part[1]]
+    return value[..., list(pair.part)]
 
 
 def find(recorder: Recorder, path: str, prefix: str) -> Call | None:

@@ -30,5 +30,10 @@ def _double(value: Any) -> Any:
 @contextlib.contextmanager
 def lifted() -> Iterator[None]:
     """Within: single precision is double (casts, factories, softmax's dtype); load and run the reference so."""
-    with _Lifted():
-        yield
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)  # what a whole number times a Python float becomes
+    try:
+        with _Lifted():
+            yield
+    finally:
+        torch.set_default_dtype(before)
