@@ -60,7 +60,7 @@ HUGGINGFACE = Dialect(
     prefixes=("bert.", ""),
     config=(
         *(*COMMON, *DROPOUT, *SIZES, *REFUSED),
-        Index("pad_token_id", "padding", 0, optional=True),
+        Index("pad_token_id", "padding", 0, nullable=True),
         Size("vocab_size", "vocab", 30522),
     ),
     finds=(

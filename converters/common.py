@@ -60,3 +60,39 @@ COMMON: tuple[Entry, ...] = (
 CACHED = tuple(Only(key, None) for key in ("layer_types", "sliding_window", "attention_chunk_size", "kv_sharing_modes"))
 """What the reference's cache obeys even where its layers do not: with one of these, generation forgets."""
 PADDING = Inert("pad_token_id", "padding is told by the attention mask")
+
+SIZES: tuple[Entry, ...] = (
+    Size("hidden_size", "width", 4096),
+    Size("num_hidden_layers", "layers", 32, most=4096),
+    Size("num_attention_heads", "heads", 32),
+    Inert("max_position_embeddings", "a length for people, and for rotary scalings that need one"),
+    *inert("training only", "attention_dropout"),
+)
+
+
+def keys(
+    vocab: int,
+    mlp_width: int,
+    eps: float,
+    *,
+    kv_heads: int | None = 32,
+    head: int | None = None,
+    theta: float = 10000.0,
+    tied: bool = False,
+    act: str | None = "hidden_act",
+    mlp: str = "intermediate_size",
+    padding: int | None = None,
+) -> tuple[Entry, ...]:
+    """The keys that differ in their defaults alone."""
+    return (
+        *SIZES,
+        *((Choice(act, "activation", "silu", names=ACTIVATIONS),) if act else ()),
+        Size("vocab_size", "vocab", vocab),
+        Size(mlp, "mlp_width", mlp_width),
+        Size("num_key_value_heads", "kv_heads", kv_heads, nullable=True),
+        Size("head_dim", "head_size", head, nullable=True),
+        Number("rms_norm_eps", "eps", eps),
+        Index("pad_token_id", "padding", padding, nullable=True),
+        Flag("tie_word_embeddings", "tied", tied),
+        RotaryKeys("rope_parameters", theta=theta),
+    )

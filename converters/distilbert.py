@@ -14,7 +14,7 @@ HUGGINGFACE = Dialect(
     prefixes=("distilbert.", ""),
     config=(
         *COMMON,
-        Index("pad_token_id", "padding", 0, optional=True),
+        Index("pad_token_id", "padding", 0, nullable=True),
         Size("vocab_size", "vocab", 30522),
         Size("dim", "width", 768, ("hidden_size",)),
         Size("n_layers", "layers", 6, ("num_hidden_layers",), most=4096),

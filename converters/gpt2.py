@@ -1,6 +1,6 @@
 """Hugging Face's spelling of GPT-2: fused query-key-value, matrices stored [in, out] (Conv1D)."""
 
-from lineage.config import Choice, Flag, Inert, Number, Only, Size, inert
+from lineage.config import Choice, Flag, Inert, Island, Number, Only, Size, inert
 from lineage.rules import Copy, Dialect, Drop, Reference, Rule, Split, Tap, Transpose
 
 from .common import ACTIVATIONS, CACHED, COMMON, PADDING
@@ -71,7 +71,7 @@ HUGGINGFACE = Dialect(
         Choice("activation_function", "activation", "gelu_new", names=ACTIVATIONS),
         Flag("scale_attn_weights", "scaled", True),
         Flag("scale_attn_by_inverse_layer_idx", "scaled_by_layer", False),
-        Inert("reorder_and_upcast_attn", "the order and precision of the same product"),
+        Island("reorder_and_upcast_attn", "the order and precision of the same product"),
         Inert("n_ctx", "the length is n_positions"),
         Only("add_cross_attention", False),
         Only("is_causal", True),

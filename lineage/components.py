@@ -10,9 +10,17 @@ Widths: the residual stream's width is the embedding's; every component is told 
 from collections.abc import Mapping
 
 from lineage.errors import ArchitectureError
+from lineage.experts import Experts as Experts
+from lineage.experts import Router as Router
 from lineage.fields import Component as Component
 from lineage.fields import Shape as Shape
 from lineage.fields import choice, size
+from lineage.rotary import Banded as Banded
+from lineage.rotary import Dynamic as Dynamic
+from lineage.rotary import Linear as Linear
+from lineage.rotary import Rotary as Rotary
+from lineage.rotary import Scaling as Scaling
+from lineage.rotary import Yarn as Yarn
 
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_tanh", "relu", "silu")
 """gelu: exact (erf; Hendrycks & Gimpel 2016, eq. 1). gelu_new and gelu_tanh: its tanh approximation (eq. 2), written
@@ -59,8 +67,32 @@ class LayerNorm(Component):
         return {"weight": (width,)} | ({"bias": (width,)} if self.bias else {})
 
 
+class RMSNorm(Component):
+    """x / √(mean(x²) + eps) · weight, over the last axis (Zhang & Sennrich 2019, eq. 4).
+
+    plus_one: the stored weight is one less than what is multiplied. late: the result is rounded to the model's type
+    after the weight and not before it.
+    """
+
+    eps: float = choice()
+    plus_one: bool = choice(default=False)
+    late: bool = choice(default=False)
+
+    def check(self) -> None:
+        if self.eps < 0:
+            raise ArchitectureError(f"RMSNorm: eps {self.eps!r} is negative", context={"arguments": ["eps"]})
+
+    def tensors(self, width: int) -> Mapping[str, Shape]:
+        return {"weight": (width,)}
+
+
+Norm = LayerNorm | RMSNorm
+
+
 class Causal(Component):
-    """A token attends to itself and to those before it."""
+    """A token attends to itself and to those before it; with a window, to the nearest `window` of these."""
+
+    window: int | None = size(default=None)
 
 
 class Bidirectional(Component):
@@ -114,7 +146,8 @@ class Segments(Component):
 class Embed(Component):
     """Tokens to vectors: token + segment + position, then a norm.
 
-    padding: the token whose row is not trained by looking it up (a tied head still trains it).
+    scale: what the token's vector is multiplied by. padding: the token whose row is not trained by looking it up (a
+    tied head still trains it).
     """
 
     vocab: int = size()
@@ -122,7 +155,8 @@ class Embed(Component):
     padding: int | None = choice(default=None)
     positions: LearnedPositions | None = choice(default=None)
     segments: Segments | None = choice(default=None)
-    norm: LayerNorm | None = choice(default=None)
+    norm: Norm | None = choice(default=None)
+    scale: float | None = choice(default=None)
 
     def check(self) -> None:
         if self.padding is not None and not 0 <= self.padding < self.vocab:
@@ -137,7 +171,8 @@ class Embed(Component):
 class Attention(Component):
     """Multi-head attention, softmax(q kᵀ · scale + mask) v (Vaswani et al. 2017, eq. 1).
 
-    scale: None is 1/√head_width.
+    scale: None is 1/√head_width. bias: of q, k and v; output_bias: of o. rotary: turns queries and keys. query_norm,
+    key_norm: over each head's channels, before that. softcap: scores are bent to c · tanh(scores / c).
     """
 
     heads: int = size()
@@ -145,9 +180,16 @@ class Attention(Component):
     head_width: int = size()
     mask: Causal | Bidirectional = choice()
     bias: bool = choice()
+    output_bias: bool = choice()
     scale: float | None = choice(default=None)
+    rotary: Rotary | None = choice(default=None)
+    query_norm: Norm | None = choice(default=None)
+    key_norm: Norm | None = choice(default=None)
+    softcap: float | None = choice(default=None)
 
     def check(self) -> None:
+        if self.rotary and self.rotary.width > self.head_width:
+            raise ArchitectureError(f"{self.rotary.width} of {self.head_width} channels cannot be turned")
         if self.heads % self.kv_heads:
             raise ArchitectureError(
                 f"kv_heads {self.kv_heads} does not divide heads {self.heads}",
@@ -160,22 +202,30 @@ class Attention(Component):
             dense("q", queries, width, self.bias)
             | dense("k", keys, width, self.bias)
             | dense("v", keys, width, self.bias)
-            | dense("o", width, queries, self.bias)
+            | dense("o", width, queries, self.output_bias)
         )
+
+    def child_width(self, child: str, width: int) -> int:
+        return self.head_width
 
 
 class FeedForward(Component):
-    """down(activation(up(x))), the same for each position (Vaswani et al. 2017, eq. 2)."""
+    """down(activation(up(x))), the same for each position (Vaswani et al. 2017, eq. 2).
+
+    gated: down(activation(gate(x)) · up(x)) (Shazeer 2020, eq. 6).
+    """
 
     width: int = size()
     activation: str = choice()
     bias: bool = choice()
+    gated: bool = choice(default=False)
 
     def check(self) -> None:
         check_activation(self.activation)
 
     def tensors(self, width: int) -> Mapping[str, Shape]:
-        return dense("up", self.width, width, self.bias) | dense("down", width, self.width, self.bias)
+        gate = dense("gate", self.width, width, self.bias) if self.gated else {}
+        return gate | dense("up", self.width, width, self.bias) | dense("down", width, self.width, self.bias)
 
 
 class Residual(Component):
@@ -184,24 +234,25 @@ class Residual(Component):
     norm_sum alone is the 2017 post-norm, norm_input alone the pre-norm of GPT-2 (Xiong et al. 2020, fig. 1).
     """
 
-    body: Attention | FeedForward = choice()
-    norm_input: LayerNorm | None = choice(default=None)
-    norm_branch: LayerNorm | None = choice(default=None)
-    norm_sum: LayerNorm | None = choice(default=None)
+    body: Attention | FeedForward | Experts = choice()
+    norm_input: Norm | None = choice(default=None)
+    norm_branch: Norm | None = choice(default=None)
+    norm_sum: Norm | None = choice(default=None)
 
 
 class Block(Component):
-    """One layer: branches in order, named by role."""
+    """One layer: branches named by role, in order; or, if parallel, both on the layer's input, and summed."""
 
     attention: Residual = choice()
     mlp: Residual = choice()
+    parallel: bool = choice(default=False)
 
 
 class Transform(Component):
     """norm(activation(dense(x))) before the vocabulary (Devlin et al. 2018, the released code)."""
 
     activation: str = choice()
-    norm: LayerNorm = choice()
+    norm: Norm = choice()
 
     def check(self) -> None:
         check_activation(self.activation)
@@ -211,12 +262,16 @@ class Transform(Component):
 
 
 class Head(Component):
-    """Vectors to logits over the vocabulary. tied: by the token table itself (Press & Wolf 2017)."""
+    """Vectors to logits over the vocabulary. tied: by the token table itself (Press & Wolf 2017).
+
+    softcap: logits are bent to c · tanh(logits / c) (Gemma 2, §2).
+    """
 
     vocab: int = size()
     tied: bool = choice()
     bias: bool = choice(default=False)
     transform: Transform | None = choice(default=None)
+    softcap: float | None = choice(default=None)
 
     def tensors(self, width: int) -> Mapping[str, Shape]:
         weight: dict[str, Shape] = {} if self.tied else {"weight": (self.vocab, width)}
@@ -244,7 +299,7 @@ class Model(Component):
 
     embed: Embed = choice()
     blocks: tuple[Block, ...] = choice()
-    norm: LayerNorm | None = choice(default=None)
+    norm: Norm | None = choice(default=None)
     head: Head | None = choice(default=None)
     pooler: Pooler | None = choice(default=None)
     next_sentence: Classifier | None = choice(default=None)

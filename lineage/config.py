@@ -5,183 +5,25 @@ Number, Flag, Choice); `Only` allows one value; `Inert` has no say in the result
 reference does not know either cannot move its logits: they are listed, and refused only when asked to be strict.
 """
 
-import json
-import sys
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from lineage.errors import ArchitectureError
-
-MANY = 2**31 - 1
-
-
-@dataclass(frozen=True)
-class Entry(ABC):
-    """One key of a config."""
-
-    key: str
-
-    def spellings(self) -> tuple[str, ...]:
-        """The key's spellings, the usual one first."""
-        return (self.key,)
-
-    @abstractmethod
-    def wrong(self, value: Any) -> str | None:
-        """What should stand there instead of this value; None if it is right."""
-
-    def read(self, value: Any) -> dict[str, Any]:
-        """The spec's arguments that follow from a value."""
-        return {}
-
-    def absent(self) -> dict[str, Any]:
-        """The arguments when the key is missing: what the reference's class would take."""
-        return {}
-
-    def write(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The key's line in a config that says these arguments."""
-        return {}
-
-
-@dataclass(frozen=True)
-class Key(Entry):
-    """A key that carries an argument of the spec. default: the reference's own, when the key is missing."""
-
-    argument: str
-    default: Any
-    also: tuple[str, ...] = ()
-
-    def spellings(self) -> tuple[str, ...]:
-        return (self.key, *self.also)
-
-    def wrong(self, value: Any) -> str | None:
-        if value is None and self.default is None:
-            return None
-        return None if self.fits(value) else self.wanted()
-
-    @abstractmethod
-    def fits(self, value: Any) -> bool: ...
-
-    @abstractmethod
-    def wanted(self) -> str: ...
-
-    def read(self, value: Any) -> dict[str, Any]:
-        return {self.argument: value}
-
-    def absent(self) -> dict[str, Any]:
-        return self.read(self.default)
-
-    def write(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        return {self.key: arguments[self.argument]}
-
-
-@dataclass(frozen=True)
-class Size(Key):
-    """A whole number of at least 1."""
-
-    most: int = MANY
-
-    def fits(self, value: Any) -> bool:
-        return type(value) is int and 1 <= value <= self.most
-
-    def wanted(self) -> str:
-        return f"a whole number from 1 to {self.most:,}"
-
-
-@dataclass(frozen=True)
-class Index(Key):
-    """A whole number of at least 0, such as a token's id. optional: or null, for none."""
-
-    optional: bool = False
-
-    def fits(self, value: Any) -> bool:
-        return (value is None and self.optional) or (type(value) is int and 0 <= value <= MANY)
-
-    def wanted(self) -> str:
-        return "a whole number of at least 0" + (" or null" if self.optional else "")
-
-
-@dataclass(frozen=True)
-class Number(Key):
-    """A finite number that is not negative."""
-
-    def fits(self, value: Any) -> bool:
-        return type(value) in (int, float) and 0 <= value <= sys.float_info.max
-
-    def wanted(self) -> str:
-        return "a finite number of at least 0"
-
-    def read(self, value: Any) -> dict[str, Any]:
-        return {self.argument: float(value)}
-
-
-@dataclass(frozen=True)
-class Flag(Key):
-    """true or false."""
-
-    def fits(self, value: Any) -> bool:
-        return type(value) is bool
-
-    def wanted(self) -> str:
-        return "true or false"
-
-
-@dataclass(frozen=True)
-class Choice(Key):
-    """One of several names. names: the config's spelling -> the spec's; the first spelling of each is written."""
-
-    names: Mapping[str, str] | None = None
-
-    def fits(self, value: Any) -> bool:
-        return isinstance(value, str) and value in (self.names or {})
-
-    def wanted(self) -> str:
-        return "one of " + ", ".join(self.names or {})
-
-    def read(self, value: Any) -> dict[str, Any]:
-        return {self.argument: (self.names or {})[value]}
-
-    def write(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        wanted = arguments[self.argument]
-        spelling = next((key for key, value in (self.names or {}).items() if value == wanted), None)
-        if spelling is None:
-            raise ArchitectureError(f"{self.key} has no name for {wanted!r}", context={"arguments": [self.argument]})
-        return {self.key: spelling}
-
-
-@dataclass(frozen=True)
-class Only(Entry):
-    """A key that may have one value only: with any other the model is one that the spec does not describe."""
-
-    value: Any
-
-    def wrong(self, value: Any) -> str | None:
-        return None if type(value) is type(self.value) and value == self.value else json.dumps(self.value)
-
-
-@dataclass(frozen=True)
-class Inert(Entry):
-    """A key that cannot move the result. why: the reason. form: what its value must still look like."""
-
-    why: str
-    form: str = "anything"
-
-    def wrong(self, value: Any) -> str | None:
-        return None if value is None or FORMS[self.form](value) else self.form
-
-
-FLOATS = ("float64", "float32", "float16", "bfloat16", "auto")
-FORMS: Mapping[str, Callable[[Any], bool]] = {
-    "anything": lambda value: True,
-    "a list of names": lambda value: isinstance(value, list) and all(isinstance(name, str) for name in value),
-    "the name of a floating-point type": lambda value: str(value).removeprefix("torch.") in FLOATS,
-}
-
-
-def inert(why: str, *keys: str) -> tuple[Inert, ...]:
-    """Several keys that change nothing for one reason."""
-    return tuple(Inert(key, why) for key in keys)
+from lineage.keys import Choice as Choice
+from lineage.keys import Entry as Entry
+from lineage.keys import Flag as Flag
+from lineage.keys import Index as Index
+from lineage.keys import Inert as Inert
+from lineage.keys import Island as Island
+from lineage.keys import Key as Key
+from lineage.keys import Number as Number
+from lineage.keys import Only as Only
+from lineage.keys import Pattern as Pattern
+from lineage.keys import Size as Size
+from lineage.keys import brief as brief
+from lineage.keys import inert as inert
+from lineage.rotary_keys import RotaryKeys as RotaryKeys
 
 
 @dataclass(frozen=True)
@@ -201,15 +43,10 @@ def read(entries: Iterable[Entry], config: Mapping[str, Any], strict: bool = Fal
     problems: list[str] = []
     known = {"model_type"}
     for entry in entries:
-        present = [key for key in entry.spellings() if key in config]
         known.update(entry.spellings())
-        values = [config[key] for key in present]
-        wrong = [f"{k} is {brief(v)}; understood: {w}" for k in present if (w := entry.wrong(v := config[k]))]
-        if len(present) > 1 and any(value != values[0] for value in values):
-            wrong.append(f"{' and '.join(present)} are two spellings of one thing and differ")
+        found, wrong = entry.consume(config)
+        arguments |= found
         problems += wrong
-        if not wrong:
-            arguments |= entry.read(values[0]) if present else entry.absent()
     unknown = tuple(sorted(set(config) - known))
     if strict:
         problems += [f"{brief(key)} is not a key that the reference knows" for key in unknown]
@@ -242,9 +79,3 @@ def build(entries: Iterable[Entry], function: Callable[..., Any], arguments: Map
         raise ArchitectureError(
             f"config.json: {error.message}", facts=keys, context={"problems": [error.message]}
         ) from error
-
-
-def brief(value: Any, limit: int = 60) -> str:
-    """A value on one short line, safe to print."""
-    text = json.dumps(value, ensure_ascii=True, default=str)
-    return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -17,7 +17,7 @@ from lineage.checkpoint.safetensors import BITS
 from lineage.checkpoint.source import Access, Source, locate
 from lineage.checkpoint.weights import Weights, open_weights
 from lineage.config import Reading
-from lineage.errors import ArchitectureError, FileDamaged, TensorMismatch
+from lineage.errors import ArchitectureError, FileDamaged, TensorMismatch, UsageError
 from lineage.operations import is_constant
 from lineage.plan import Dropped, Plan, Resolved, make_plan, resolve, unproved
 from lineage.rules import Dialect
@@ -75,6 +75,11 @@ def read_config(path: Path, strict: bool = False) -> tuple[Dialect, Reading, str
         raise ArchitectureError(
             f"{path.parent} is an adapter (adapter_config.json), not a whole model",
             hint="merge it into its base model first",
+        )
+    if (path.parent / target.MANIFEST).exists() and not path.exists():
+        raise UsageError(
+            f"{path.parent} is a converted directory, not a public checkpoint",
+            hint="lineage verify checks it; lineage.from_pretrained loads it",
         )
     data = read_json(path, limit=10_000_000)
     if not isinstance(data, dict):
@@ -187,7 +192,7 @@ def _check_copies(checkpoint: Checkpoint) -> None:
 def _dropped(drop: Dropped, weights: Weights) -> dict[str, Any]:
     entry = weights[drop.name]
     plain = entry.size > 0 and BITS[entry.dtype] >= 8
-    restorable = plain and is_constant(drop.value, weights.array(drop.name), entry.dtype)
+    restorable = plain and drop.value is not None and is_constant(drop.value, weights.array(drop.name), entry.dtype)
     return {
         "name": drop.name, "dtype": entry.dtype, "shape": list(entry.shape), "why": drop.why,
         "value": drop.value if restorable else None, "lossy": not restorable,
@@ -209,7 +214,7 @@ def _manifest(checkpoint: Checkpoint, dropped: list[dict[str, Any]], written: wr
             "tensors": written.sources,
         },
         "family": checkpoint.dialect.spec,
-        "arguments": checkpoint.resolved.arguments,
+        "arguments": {name: graph.to_json(value) for name, value in checkpoint.resolved.arguments.items()},
         "spec": graph.to_json(checkpoint.plan.model),
         "parameters": graph.parameters(checkpoint.plan.model),
         "plan": checkpoint.plan.to_json() | {"dropped": dropped},

@@ -6,9 +6,10 @@ works on any numpy array: real bytes, or the unique ids with which `prove` shows
 """
 
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -27,7 +28,15 @@ class Operation(ABC):
     """One step. Subclasses are final and listed in `Operation.kinds`."""
 
     kinds: ClassVar[dict[str, type["Operation"]]] = {}
-    rows_only: ClassVar[bool] = False  # moves whole rows, so that it applies to a bias and to activations as well
+
+    @property
+    def rows_only(self) -> bool:
+        """Whether it moves whole rows, so that it applies to a bias and to activations as well."""
+        return False
+
+    def bound(self, component: Any) -> "Operation":
+        """The same operation for one component, if it needs a number that shapes do not tell."""
+        return self
 
     def __init_subclass__(cls) -> None:
         Operation.kinds[cls.__name__] = cls
@@ -61,23 +70,84 @@ class Transpose(Operation):
 
 @dataclass(frozen=True)
 class Split(Operation):
-    """One tensor on disk holds several of the model's, one after the other along its first axis."""
+    """One tensor on disk holds several of the model's, one after the other along an axis."""
 
-    rows_only: ClassVar[bool] = True
+    axis: int = 0
+
+    @property
+    def rows_only(self) -> bool:
+        return self.axis == 0
+
+    def shapes_before(self, after: Shapes) -> Shapes:
+        first, axis = after[0], self.axis
+        return ((*first[:axis], sum(shape[axis] for shape in after), *first[axis + 1 :]),)
+
+    def forward(self, arrays: Sequence[Array], after: Shapes) -> list[Array]:
+        (whole,) = arrays
+        cuts = np.cumsum([shape[self.axis] for shape in after])[:-1]
+        return list(np.split(whole, [int(cut) for cut in cuts], axis=self.axis))
+
+    def backward(self, arrays: Sequence[Array], before: Shapes) -> list[Array]:
+        return [np.concatenate(list(arrays), axis=self.axis)]
+
+
+@dataclass(frozen=True)
+class Stack(Operation):
+    """Several tensors on disk, of one shape, are the rows of one of the model's."""
+
+    def shapes_before(self, after: Shapes) -> Shapes:
+        ((count, *shape),) = after
+        return (tuple(shape),) * count
+
+    def forward(self, arrays: Sequence[Array], after: Shapes) -> list[Array]:
+        return [np.stack(list(arrays))]
+
+    def backward(self, arrays: Sequence[Array], before: Shapes) -> list[Array]:
+        return list(arrays[0])
+
+
+@dataclass(frozen=True)
+class PerHead(Operation):
+    """One tensor on disk holds, head by head, that head's rows of several of the model's. width: of a head."""
+
+    width: int = 1
+
+    @property
+    def rows_only(self) -> bool:
+        return True
+
+    def bound(self, component: Any) -> "PerHead":
+        return PerHead(width=component.head_width)
 
     def shapes_before(self, after: Shapes) -> Shapes:
         return ((sum(shape[0] for shape in after), *after[0][1:]),)
 
     def forward(self, arrays: Sequence[Array], after: Shapes) -> list[Array]:
         (whole,) = arrays
-        cuts = np.cumsum([shape[0] for shape in after])[:-1]
-        return list(np.split(whole, [int(cut) for cut in cuts]))
+        heads = whole.reshape(-1, len(after), self.width, *whole.shape[1:])
+        return [heads[:, place].reshape(shape) for place, shape in enumerate(after)]
 
     def backward(self, arrays: Sequence[Array], before: Shapes) -> list[Array]:
-        return [np.concatenate(list(arrays))]
+        heads = [array.reshape(-1, self.width, *array.shape[1:]) for array in arrays]
+        return [np.stack(heads, axis=1).reshape(before[0])]
 
 
 Operations = tuple[Operation, ...]
+
+
+def spell(operation: Operation) -> str:
+    """An operation as a manifest names it: its kind, and what is not as usual about it."""
+    values = {f.name: getattr(operation, f.name) for f in fields(operation) if getattr(operation, f.name) != f.default}  # type: ignore[arg-type]
+    return type(operation).__name__ + (f"({', '.join(f'{k}={v}' for k, v in values.items())})" if values else "")
+
+
+def read_operation(text: str) -> Operation | None:
+    """The inverse of `spell`; None for what is not known."""
+    found = re.fullmatch(r"(\w+)(?:\((\w+)=(\d+)\))?", text)
+    kind = Operation.kinds.get(found[1]) if found else None
+    if found is None or kind is None or (found[2] and found[2] not in {f.name for f in fields(kind)}):  # type: ignore[arg-type]
+        return None
+    return kind(**{found[2]: int(found[3])}) if found[2] else kind()
 
 
 def stages(operations: Operations, after: Shapes) -> list[Shapes]:
@@ -138,6 +208,7 @@ CONSTANTS: Mapping[str, Callable[[Shape], Array]] = {
     "lower triangle": lambda shape: np.broadcast_to(np.tril(np.ones(shape[-2:])), shape),
     "0, 1, 2, …": lambda shape: np.broadcast_to(np.arange(shape[-1]), shape),
     "-1e4": lambda shape: np.full(shape, -1e4),
+    "-1e9": lambda shape: np.full(shape, -1e9),
 }
 """Buffers that files carry and no model needs: their values follow from their shapes."""
 
@@ -166,7 +237,7 @@ def stored(values: Array, dtype: str) -> Array | None:
 
 def is_constant(name: str, raw: Array, dtype: str) -> bool:
     """Whether a stored tensor is exactly the named constant, bit for bit. raw: its elements as unsigned integers."""
-    if name != "-1e4" and raw.ndim < (2 if name == "lower triangle" else 1):
+    if raw.ndim < {"lower triangle": 2, "0, 1, 2, …": 1}.get(name, 0):
         return False
     constant = stored(CONSTANTS[name](raw.shape), dtype)
     return constant is not None and np.array_equal(raw, constant)

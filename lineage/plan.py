@@ -8,7 +8,7 @@ one message.
 
 import difflib
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -16,7 +16,7 @@ from lineage import config, graph
 from lineage.components import Model, Shape
 from lineage.config import brief
 from lineage.errors import FileDamaged, TensorMismatch
-from lineage.operations import Operation, Operations, Shapes, prove, stages
+from lineage.operations import Operations, Shapes, prove, read_operation, spell, stages
 from lineage.rules import Dialect, fill, match
 
 FLOATS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
@@ -52,7 +52,7 @@ class Dropped:
 
     name: str
     why: str
-    value: str
+    value: str | None
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Plan:
             "base": self.base,
             "steps": [
                 {"from": list(s.sources), "to": list(s.targets)}
-                | ({"operations": [type(o).__name__ for o in s.operations]} if s.operations else {})
+                | ({"operations": [spell(o) for o in s.operations]} if s.operations else {})
                 for s in self.steps
             ],
             "copies": {c.name: c.of for c in self.copied},
@@ -92,10 +92,11 @@ def step_from_json(data: Mapping[str, Any], shapes: Mapping[str, Shape]) -> Step
     if not all(isinstance(names, list) and all(isinstance(name, str) for name in names) for names in lists):
         raise FileDamaged(f"plan: a step is not three lists of names: {brief(data)}")
     sources, targets, names = (tuple(names or ()) for names in lists)
-    odd = [name for name in targets if name not in shapes] + [name for name in names if name not in Operation.kinds]
+    known = [read_operation(name) for name in names]
+    odd = [name for name in targets if name not in shapes] + [n for n, o in zip(names, known, strict=True) if o is None]
     if odd or not targets:
         raise FileDamaged(f"plan: no such tensor or operation: {brief(odd)}", hint="was it written by a newer version?")
-    operations, after = tuple(Operation.kinds[name]() for name in names), tuple(shapes[name] for name in targets)
+    operations, after = tuple(o for o in known if o is not None), tuple(shapes[name] for name in targets)
     before = stages(operations, after)[0]
     if len(sources) != len(before):
         raise FileDamaged(f"plan: {len(before)} tensors make {brief(targets)}, and {len(sources)} are named")
@@ -108,6 +109,7 @@ def expected(dialect: Dialect, model: Model, base: str) -> list[Step]:
     Raises TensorMismatch if the converter has no rule for a tensor of the model.
     """
     pending = graph.tensors(model)
+    parts = {node.path: node.component for node in graph.walk(model)}
     steps = []
     for rule in dialect.tensors:
         for name in list(pending):
@@ -118,8 +120,16 @@ def expected(dialect: Dialect, model: Model, base: str) -> list[Step]:
             if not all(target in pending for target in targets):
                 continue
             after = tuple(pending.pop(target) for target in targets)
-            sources = tuple(fill(source, binding, base) for source in rule.sources)
-            steps.append(Step(sources, targets, rule.operations, stages(rule.operations, after)[0], after))
+            owner = next(parts[path] for path in _above(targets[0]) if path in parts)
+            operations = tuple(operation.bound(owner) for operation in rule.operations)
+            before = stages(operations, after)[0]
+            each = [{**binding, "e": str(e)} for e in range(len(before))]  # {e}: a name for each expert
+            names = [
+                fill(source, place, base)
+                for source in rule.sources
+                for place in (each if "{e}" in source else each[:1])
+            ]
+            steps.append(Step(tuple(names), targets, operations, before, after))
     if pending:
         raise TensorMismatch(
             f"the converter has no rule for {len(pending)} tensors of the model",
@@ -127,6 +137,13 @@ def expected(dialect: Dialect, model: Model, base: str) -> list[Step]:
             hint="add a Rule for them",
         )
     return steps
+
+
+def _above(name: str) -> Iterator[str]:
+    """The paths that a tensor may belong to, the nearest first."""
+    while name:
+        name = name.rpartition(".")[0]
+        yield name
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from lineage.config import Entry
-from lineage.operations import Operation, Operations, Split, Transpose
+from lineage.operations import Operation, Operations, PerHead, Split, Stack, Transpose
 
 __all__ = [
     "Copy",
@@ -18,9 +18,11 @@ __all__ = [
     "Drop",
     "Find",
     "Operation",
+    "PerHead",
     "Reference",
     "Rule",
     "Split",
+    "Stack",
     "Tap",
     "Transpose",
     "fill",
@@ -82,7 +84,7 @@ class Drop:
 
     source: str
     why: str
-    value: str
+    value: str | None
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,8 @@ class Find:
 class Tap:
     """The same activation under both names: a module of the reference <-> a component's path.
 
-    at: whether it is the module's "output" or its "input". entry: the module whose input is the component's, if not
+    at: whether it is the module's "output" or its "input"; "nothing" where the two hold one tensor and do not compute
+    the same. entry: the module whose input is the component's, if not
     the source itself. feeds: the component's inputs as other paths of the model, where no one module has them.
     Modules with tensors of their own need no Tap unless one of these is special: the rules pair them.
     """
@@ -133,7 +136,10 @@ class Reference:
 
 @dataclass(frozen=True, kw_only=True)
 class Dialect:
-    """One public spelling of one spec. base prefixes are tried in order; spellings: old endings -> today's."""
+    """One public spelling of one spec. base prefixes are tried in order; spellings: old endings -> today's.
+
+    memory: where the reference holds tensors under other names than its files do.
+    """
 
     spec: str
     model_types: tuple[str, ...]
@@ -147,6 +153,7 @@ class Dialect:
     drops: tuple[Drop, ...] = ()
     taps: tuple[Tap, ...] = ()
     spellings: Mapping[str, str] = field(default_factory=dict)
+    memory: tuple[Rule, ...] = ()
 
     def base(self, names: Iterable[str]) -> str:
         """The prefix that this file uses: the first under which its first tensor is found."""

@@ -50,7 +50,12 @@ def bert(
     """
     norm = LayerNorm(eps=eps)
     attention = Attention(
-        heads=heads, kv_heads=heads, head_width=head_width(width, heads), mask=Bidirectional(), bias=True
+        heads=heads,
+        kv_heads=heads,
+        head_width=head_width(width, heads),
+        mask=Bidirectional(),
+        bias=True,
+        output_bias=True,
     )
     mlp = FeedForward(width=mlp_width, activation=activation, bias=True)
     block = Block(attention=Residual(body=attention, norm_sum=norm), mlp=Residual(body=mlp, norm_sum=norm))

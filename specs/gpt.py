@@ -31,7 +31,9 @@ def gpt(
     tied: bool = True,
 ) -> Model:
     norm = LayerNorm(eps=eps)
-    attention = Attention(heads=heads, kv_heads=heads, head_width=head_width(width, heads), mask=Causal(), bias=True)
+    attention = Attention(
+        heads=heads, kv_heads=heads, head_width=head_width(width, heads), mask=Causal(), bias=True, output_bias=True
+    )
     mlp = FeedForward(width=4 * width if mlp_width is None else mlp_width, activation=activation, bias=True)
     block = Block(attention=Residual(body=attention, norm_sum=norm), mlp=Residual(body=mlp, norm_sum=norm))
     return Model(

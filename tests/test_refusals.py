@@ -361,6 +361,18 @@ def test_an_output_stays_without_force(source: Path, tmp_path: Path, refused: Ca
     refused(2, "out", "exists", "--force")
 
 
+def test_what_is_converted_is_no_source(source: Path, tmp_path: Path, refused: Callable[..., Outcome]) -> None:
+    assert main("convert", source, "-o", tmp_path / "once", "--verify", "none").code == 0
+    refused(2, "once", "converted directory", "verify", arguments=(tmp_path / "once", "-o", tmp_path / "twice"))
+
+
+def test_a_file_and_its_folder_are_one_source(source: Path, tmp_path: Path) -> None:
+    for place in ("", "config.json", "model.safetensors"):
+        out = tmp_path / f"out {place}"
+        assert main("convert", source / place, "-o", out, "--verify", "none").code == 0
+        assert (out / "model.safetensors").read_bytes() == (tmp_path / "out " / "model.safetensors").read_bytes()
+
+
 def test_force_replaces_what_is_ours(source: Path, tmp_path: Path, refused: Callable[..., Outcome]) -> None:
     out = tmp_path / "out"
     again = (source, "-o", out, "--force")

@@ -15,6 +15,10 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 BUGS = ("gelu", "scale", "mask")
+NAMES = {
+    "before_attention": "ln_1", "attention.fused": "attn.c_attn", "attention.merge": "attn.c_proj",
+    "before_mlp": "ln_2", "widen": "mlp.c_fc", "narrow": "mlp.c_proj",
+}  # fmt: skip
 
 
 class Attention(nn.Module):
@@ -70,16 +74,18 @@ def load(directory: Path, bug: str | None = None) -> GPT2:
 
 
 def renamed(file: dict[str, Tensor], layers: int) -> dict[str, Tensor]:
-    """The file's tensors under our names: matrices turned (the file has [in, out]), q, k and v taken apart."""
-    ours = {"words.weight": file["transformer.wte.weight"], "places.weight": file["transformer.wpe.weight"]}
-    ours |= {f"last.{kind}": file[f"transformer.ln_f.{kind}"] for kind in ("weight", "bias")}
-    names = {"before_attention": "ln_1", "before_mlp": "ln_2", "attention.merge": "attn.c_proj",
-             "widen": "mlp.c_fc", "narrow": "mlp.c_proj"}  # fmt: skip
+    """The file's tensors under our names: its matrices are [in, out], its q, k and v are one."""
+    pairs = {"words": "wte", "places": "wpe", "last": "ln_f"}
+    for i in range(layers):
+        pairs |= {f"layers.{i}.{mine}": f"h.{i}.{theirs}" for mine, theirs in NAMES.items()}
+    ours = {}
+    for mine, theirs in pairs.items():
+        for kind in ("weight", "bias"):
+            if (tensor := file.get(f"transformer.{theirs}.{kind}")) is not None:
+                ours[f"{mine}.{kind}"] = tensor.T if ".c_" in theirs and kind == "weight" else tensor
     for i in range(layers):
         for kind in ("weight", "bias"):
-            for mine, theirs in names.items():
-                ours[f"layers.{i}.{mine}.{kind}"] = file[f"transformer.h.{i}.{theirs}.{kind}"].T
-            parts = file[f"transformer.h.{i}.attn.c_attn.{kind}"].T.chunk(3)
+            parts = ours.pop(f"layers.{i}.attention.fused.{kind}").chunk(3)
             for name, part in zip(("queries", "keys", "values"), parts, strict=True):
                 ours[f"layers.{i}.attention.{name}.{kind}"] = part
     return ours

@@ -19,20 +19,27 @@ class Residual(nn.Module):
         self.norm_sum = make_or_pass(spec.norm_sum, width)
 
     def forward(self, x_BTD: Tensor, context: Context) -> Tensor:
-        branch_BTD = self.norm_branch(self.body(self.norm_input(x_BTD), context))
-        out: Tensor = self.norm_sum(x_BTD + branch_BTD)
+        out: Tensor = self.norm_sum(x_BTD + self.branch(x_BTD, context))
+        return out
+
+    def branch(self, x_BTD: Tensor, context: Context) -> Tensor:
+        """What is added to the stream."""
+        out: Tensor = self.norm_branch(self.body(self.norm_input(x_BTD), context))
         return out
 
 
 @runs(c.Block)
 class Block(nn.Module):
-    """Attention, then the feed-forward network."""
+    """Attention, then the feed-forward network; or the sum of both on the same input."""
 
     def __init__(self, spec: c.Block, width: int) -> None:
         super().__init__()
-        self.attention = make(spec.attention, width)
-        self.mlp = make(spec.mlp, width)
+        self.attention = Residual(spec.attention, width)
+        self.mlp = Residual(spec.mlp, width)
+        self.parallel = spec.parallel
 
     def forward(self, x_BTD: Tensor, context: Context) -> Tensor:
+        if self.parallel:
+            return x_BTD + (self.attention.branch(x_BTD, context) + self.mlp.branch(x_BTD, context))
         out: Tensor = self.mlp(self.attention(x_BTD, context), context)
         return out

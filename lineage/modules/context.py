@@ -1,33 +1,47 @@
-"""What all blocks of one forward share. B batch, T tokens, S keys."""
+"""What all blocks of one forward share. B batch, T tokens, S keys, P pairs of channels."""
 
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from lineage import components as c
+from lineage.modules.rotary import table
+
 
 @dataclass
 class Context:
-    """keep_BS: true for real tokens, false for padding; None if nothing is padded. length: T. device: of the tokens.
+    """positions_BT: of the tokens, [B, T] or [1, T]. keep_BS: false for padding; None if nothing is padded.
 
     backend: how attention is computed, see `attention.BACKENDS`.
     """
 
-    length: int
-    device: torch.device
+    positions_BT: Tensor
     keep_BS: Tensor | None = None
     backend: str = "sdpa"
-    _masks: dict[bool, Tensor] = field(default_factory=dict)
+    _masks: dict[c.Component, Tensor] = field(default_factory=dict)
+    _tables: dict[c.Component, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
-    def mask(self, causal: bool) -> Tensor | None:
-        """[B, 1, T or 1, S], true where a query may look at a key; None if all may, or if only causality forbids."""
-        if self.keep_BS is None:
+    def mask(self, spec: c.Causal | c.Bidirectional) -> Tensor | None:
+        """True where a query may look at a key, [B or 1, 1, T or 1, S]; None if all may."""
+        if isinstance(spec, c.Bidirectional) and self.keep_BS is None:
             return None
-        if causal not in self._masks:
-            keep = self.keep_BS[:, None, None, :]
-            self._masks[causal] = keep & self.causal() if causal else keep
-        return self._masks[causal]
+        if spec not in self._masks:
+            allowed = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=self.positions_BT.device)
+            if isinstance(spec, c.Causal):
+                place_T = torch.arange(self.positions_BT.shape[1], device=self.positions_BT.device)
+                back_TS = place_T[:, None] - place_T[None, :]
+                allowed = allowed & (back_TS >= 0) & (back_TS < (spec.window or len(place_T)))
+            self._masks[spec] = allowed if self.keep_BS is None else allowed & self.keep_BS[:, None, None, :]
+        return self._masks[spec]
 
-    def causal(self) -> Tensor:
-        """[T, T], true where a query may look at a key: not after itself."""
-        return torch.ones(self.length, self.length, dtype=torch.bool, device=self.device).tril()
+    def plainly_causal(self, spec: c.Causal | c.Bidirectional) -> bool:
+        """Whether causality is all that the mask says, so that a kernel need not be given one."""
+        shorter = isinstance(spec, c.Causal) and (spec.window is None or spec.window >= self.positions_BT.shape[1])
+        return shorter and self.keep_BS is None
+
+    def rotation(self, spec: c.Rotary, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Cosines and sines of a rotation, made once a forward."""
+        if spec not in self._tables:
+            self._tables[spec] = table(spec, self.positions_BT, dtype)
+        return self._tables[spec]

@@ -56,9 +56,12 @@ class Embed(nn.Module):
         self.positions = make(spec.positions, spec.width) if spec.positions else None
         self.segments = make(spec.segments, spec.width) if spec.segments else None
         self.norm = make_or_pass(spec.norm, spec.width)
+        self.scale = spec.scale
 
     def forward(self, ids_BT: Tensor, positions_BT: Tensor | None, segments_BT: Tensor | None) -> Tensor:
         x_BTD = self.tokens(ids_BT)
+        if self.scale is not None:
+            x_BTD = x_BTD * torch.tensor(self.scale, dtype=x_BTD.dtype, device=x_BTD.device)
         if self.segments is not None:
             x_BTD = x_BTD + self.segments(torch.zeros_like(ids_BT) if segments_BT is None else segments_BT)
         if self.positions is not None:

@@ -47,14 +47,17 @@ class Activation(nn.Module):
 
 @runs(c.FeedForward)
 class FeedForward(nn.Module):
-    """down(act(up(x))) (Vaswani et al. 2017, eq. 2)."""
+    """down(act(up(x))) (Vaswani et al. 2017, eq. 2), or down(act(gate(x)) · up(x)) (Shazeer 2020, eq. 6)."""
 
     def __init__(self, spec: c.FeedForward, width: int) -> None:
         super().__init__()
+        self.gate = nn.Linear(width, spec.width, bias=spec.bias) if spec.gated else None
         self.up = nn.Linear(width, spec.width, bias=spec.bias)
         self.act = Activation(spec.activation)
         self.down = nn.Linear(spec.width, width, bias=spec.bias)
 
     def forward(self, x_BTD: Tensor, context: object = None) -> Tensor:
-        out: Tensor = self.down(self.act(self.up(x_BTD)))
+        up_BTF = self.up(x_BTD)
+        inner_BTF = self.act(up_BTF) if self.gate is None else self.act(self.gate(x_BTD)) * up_BTF
+        out: Tensor = self.down(inner_BTF)
         return out

@@ -30,12 +30,14 @@ class Head(nn.Module):
 
     def __init__(self, spec: c.Head, width: int) -> None:
         super().__init__()
+        self.softcap = spec.softcap
         self.transform = make_or_pass(spec.transform, width)
         self.weight = None if spec.tied else nn.Parameter(torch.empty(spec.vocab, width))
         self.bias = nn.Parameter(torch.zeros(spec.vocab)) if spec.bias else None
 
     def forward(self, x_BTD: Tensor, tokens_VD: Tensor) -> Tensor:
-        return F.linear(self.transform(x_BTD), tokens_VD if self.weight is None else self.weight, self.bias)
+        logits_BTV = F.linear(self.transform(x_BTD), tokens_VD if self.weight is None else self.weight, self.bias)
+        return logits_BTV if self.softcap is None else torch.tanh(logits_BTV / self.softcap) * self.softcap
 
 
 @runs(c.Pooler)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from lineage import components as c
 from lineage import graph
-from lineage.modules import attention, block, embedding, feed_forward, head, norm  # noqa: F401  (each declares what it runs)
+from lineage.modules import attention, block, embedding, experts, feed_forward, head, norm  # noqa: F401  (each declares what it runs)
 from lineage.modules.context import Context
 from lineage.modules.registry import make, make_or_pass, runs
 
@@ -53,7 +53,8 @@ class Model(nn.Module):
     ) -> Output:
         """input_ids [B, T]; attention_mask [B, T], 0 for padding; position_ids, token_type_ids [B, T]."""
         keep_BS = None if attention_mask is None else attention_mask.bool()
-        context = Context(input_ids.shape[1], input_ids.device, keep_BS, self.attention)
+        places_T = torch.arange(input_ids.shape[1], device=input_ids.device)
+        context = Context(places_T[None] if position_ids is None else position_ids, keep_BS, self.attention)
         x_BTD = self.embed(input_ids, position_ids, token_type_ids)
         for one in self.blocks:
             x_BTD = one(x_BTD, context)

@@ -10,10 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from lineage.modules.model import Output
+from lineage.operations import apply
 from lineage.parity.probes import Probe
 from lineage.plan import Step
 from lineage.rules import Dialect, Tap, fill, match
@@ -21,7 +23,7 @@ from lineage.rules import Dialect, Tap, fill, match
 
 @dataclass(frozen=True)
 class Pair:
-    """One activation under both names. part: which piece of a fused output, as (first, last) of its last axis.
+    """One activation under both names. part: which channels of a fused output, None for all.
 
     given: its input is what the model itself was given, so that it inherits nothing.
     """
@@ -31,7 +33,7 @@ class Pair:
     at: str = "output"
     entry: str | None = None
     feeds: tuple[str, ...] = ()
-    part: tuple[int, int] | None = None
+    part: tuple[int, ...] | None = None
     given: bool = False
 
 
@@ -46,17 +48,19 @@ def pairs(dialect: Dialect, steps: Iterable[Step], base: str, paths: Sequence[st
             binding = match(tap.target, path)
             if binding is not None:
                 found[path] = _tapped(tap, binding, base, path)
-    return [found[path] for path in paths if path in found]
+    return [found[path] for path in paths if path in found and found[path].at != "nothing"]
 
 
 def _owned(step: Step) -> Iterable[Pair]:
     """The pairs that follow from who owns the tensors of one step."""
     theirs = step.sources[0].rpartition(".")[0]
-    start = 0
-    for target, shape in zip(step.targets, step.target_shapes, strict=True):
-        part = (start, start + shape[0]) if len(step.targets) > 1 else None
-        yield Pair(target.rpartition(".")[0], theirs, part=part)
-        start += shape[0]
+    rows = [np.arange(0) for _ in step.targets]
+    moves = tuple(operation for operation in step.operations if operation.rows_only)
+    if moves:
+        count = sum(shape[0] for shape in step.target_shapes)
+        rows = apply(moves, [np.arange(count)], tuple((shape[0],) for shape in step.target_shapes))
+    for target, part in zip(step.targets, rows, strict=True):
+        yield Pair(target.rpartition(".")[0], theirs, part=tuple(part.tolist()) if moves else None)
 
 
 def _tapped(tap: Tap, binding: Mapping[str, str], base: str, path: str) -> Pair:
@@ -129,7 +133,7 @@ def their_value(pair: Pair, theirs: Recorder, prefix: str) -> Tensor | None:
     value = None if call is None else (call.output if pair.at == "output" else next(iter(call.inputs), None))
     if value is None or pair.part is None:
         return value
-    return value[..., pair.part[0] : pair.part[1]]
+    return value[..., list(pair.part)]
 
 
 def find(recorder: Recorder, path: str, prefix: str) -> Call | None:
@@ -163,4 +167,8 @@ class Node:
 def kept(value: Tensor, probe: Probe) -> Tensor:
     """The positions that count; a value without them whole."""
     keep = probe.keep_BT
-    return value[keep] if keep is not None and value.shape[: keep.dim()] == keep.shape else value
+    if keep is None:
+        return value
+    if value.shape[: keep.dim()] == keep.shape:
+        return value[keep]
+    return value[keep.flatten()] if value.shape[0] == keep.numel() else value

@@ -46,7 +46,7 @@ def verify_blocks(model: str | Path, *, local_files_only: bool = False, allow_pi
             ours.embed.tokens.weight = nn.Parameter(_ours(made)("embed.tokens.weight"), requires_grad=False)  # type: ignore[union-attr]
         theirs = _skeleton(session)
         paths = [path for path, _ in ours.named_modules() if path]
-        mapping = pairs(made.dialect, made.steps, made.base, paths)
+        mapping = pairs(made.dialect, made.memory, made.base, paths)
         length = min(LENGTH, usable_length(spec))
         probe = Probe("blocks", tokens(spec, 1, length, torch.Generator().manual_seed(5)))
         given = reference.accepted(theirs, probe.arguments())
@@ -95,7 +95,7 @@ def _ours(made: Subject) -> Fetch:
 
 def _theirs(made: Subject, model: nn.Module) -> Fetch:
     """Fetch a parameter of the reference: its tensor in the source, made from ours by the mapping undone."""
-    steps = {source: (step, place) for step in made.steps for place, source in enumerate(step.sources)}
+    steps = {source: (step, place) for step in made.memory for place, source in enumerate(step.sources)}
     for copy in made.dialect.copies:  # a second name of a tensor, which the file need not hold
         name, of = (fill(template, {}, made.base) for template in (copy.source, copy.of))
         if name not in steps and of in steps:
@@ -120,7 +120,9 @@ def _skeleton(session: Session) -> nn.Module:
     kind = getattr(transformers, session.reference.name)
     with reference.quiet(), no_init_weights(), _meta_parameters():
         config = kind.config_class.from_pretrained(session.material.directory)
-        model: nn.Module = kind._from_config(config, attn_implementation="eager", dtype=torch.float32)
+        model: nn.Module = kind._from_config(
+            config, attn_implementation="eager", experts_implementation="eager", dtype=torch.float32
+        )
     return model.eval()
 
 

@@ -40,7 +40,10 @@ def distance(ours: Tensor, theirs: Tensor) -> float:
         return float("inf")
     if theirs.numel() == 0:
         return 0.0
-    gap, top = (ours.double() - theirs.double().reshape(ours.shape)).abs().max().item(), theirs.double().abs().max().item()
+    gap, top = (
+        (ours.double() - theirs.double().reshape(ours.shape)).abs().max().item(),
+        theirs.double().abs().max().item(),
+    )
     if not (gap < float("inf") and top < float("inf")):
         return float("inf")
     return gap / top if top else (0.0 if gap == 0 else float("inf"))

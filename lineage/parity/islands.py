@@ -1,7 +1,8 @@
 """Lifts the reference's single-precision islands, so that "double precision" means it.
 
 Many reference models cast to fp32 inside norms, softmax and rotations whatever dtype they were loaded in; in double
-precision this leaves a floor of 5e-6, as high as some bugs. Under `lifted`, such a cast of a double keeps the double.
+precision this leaves a floor of 5e-6, as high as some bugs. Under `lifted` nothing is made in or cast to single
+precision: what asks for it gets doubles.
 """
 
 import contextlib
@@ -16,13 +17,10 @@ class _Lifted(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
-        if args and isinstance(args[0], torch.Tensor) and args[0].dtype == torch.float64:
-            if func is torch.Tensor.float:
-                return args[0]
-            args = (args[0], *(_double(arg) for arg in args[1:]))
-            kwargs = {name: _double(value) for name, value in kwargs.items()}
-        return func(*args, **kwargs)
+        if func is torch.Tensor.float:
+            return args[0].double()
+        args = tuple(_double(arg) for arg in args)
+        return func(*args, **{name: _double(value) for name, value in (kwargs or {}).items()})
 
 
 def _double(value: Any) -> Any:
@@ -31,6 +29,11 @@ def _double(value: Any) -> Any:
 
 @contextlib.contextmanager
 def lifted() -> Iterator[None]:
-    """Within: a cast of a double to single precision (float, to, softmax's dtype) does nothing."""
-    with _Lifted():
-        yield
+    """Within: single precision is double (casts, factories, softmax's dtype); load and run the reference so."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)  # what a whole number times a Python float becomes
+    try:
+        with _Lifted():
+            yield
+    finally:
+        torch.set_default_dtype(before)

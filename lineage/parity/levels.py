@@ -75,14 +75,15 @@ def in_memory(session: Session, dtype: torch.dtype) -> Level:
     _, model = session.pair(dtype)
     made = session.made
     held = dict(model.named_parameters(remove_duplicate=False))
-    names = reference.parameter_names(model, list(made.source_digests))
+    sources = [name for step in made.memory for name in step.sources]
+    names = reference.parameter_names(model, sources)
     wrong, compared = [], 0
-    for name, array, kind in made.undone():
+    for name, array, kind in made.undone(made.memory):
         if name in names:
             compared += 1
             if not torch.equal(held[names[name]].detach(), to_torch(array, kind).to(dtype)):
                 wrong.append(f"{name}: not the file's numbers in memory")
-    rest = len(made.source_digests) - compared
+    rest = len(sources) - compared
     details = [*wrong[:20], *([f"{rest} tensors that this class does not have"] if rest else [])]
     summary = f"{compared - len(wrong)}/{compared} tensors in transformers' memory are the file's"
     return passed("reference", not wrong and compared > 0, summary, details)
@@ -92,7 +93,7 @@ def replay(session: Session) -> tuple[Level, list[Trace]]:
     """Each component on the reference's own inputs, in double precision, on the longest probe and a padded one."""
     ours, theirs = session.pair(torch.float64)
     paths = [path for path, _ in ours.named_modules() if path]
-    mapping = pairs(session.made.dialect, session.made.steps, session.made.base, paths)
+    mapping = pairs(session.made.dialect, session.made.memory, session.made.base, paths)
     if next(iter(session.reference.outputs)) in ("logits", "hidden"):  # what a call of either side gives first
         mapping.append(Pair("", ""))  # right components, joined wrongly
     whole = [probe for probe in session.small() if probe.keep_BT is None and probe.ids_BT.numel() <= 512]

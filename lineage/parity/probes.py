@@ -8,6 +8,8 @@ from torch import Tensor
 
 from lineage import components as c
 
+UNLIMITED = 256  # tokens of the longest probe where no table limits it
+
 
 @dataclass(frozen=True)
 class Probe:
@@ -42,7 +44,8 @@ def default_probes(spec: c.Model, seed: int = 0) -> list[Probe]:
     """Short, long (128), padded on both sides, and the full context: random tokens, the same for one spec and seed."""
     longest = usable_length(spec)
     generator = torch.Generator().manual_seed(seed)
-    lengths = {"short": min(5, longest), "long": min(128, longest), "full": longest}
+    full = longest if spec.embed.positions else min(UNLIMITED, longest)
+    lengths = {"short": min(5, longest), "long": min(128, longest), "full": full}
     probes = {length: _probe(spec, name, 1, length, generator) for name, length in lengths.items()}
     padded = _padded(spec, min(24, longest), generator)
     return [*probes.values(), *([padded] if padded else [])]

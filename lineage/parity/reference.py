@@ -15,6 +15,7 @@ from lineage import components as c
 from lineage.checkpoint.source import Source
 from lineage.checkpoint.weights import Weights
 from lineage.errors import TensorMismatch
+from lineage.parity.islands import lifted
 from lineage.parity.probes import Probe
 from lineage.rules import Dialect, Reference
 
@@ -62,18 +63,29 @@ def staged(source: Source, weights: Weights) -> Iterator[Material]:
         yield Material(directory)
 
 
-def load(reference: Reference, material: Material, dtype: torch.dtype, attention: str) -> nn.Module:
-    """The reference in eval mode. attention: "eager" or "sdpa". Raises TensorMismatch if it cannot load the file."""
+def load(
+    reference: Reference,
+    material: Material,
+    dtype: torch.dtype,
+    attention: str,
+    islands: Mapping[str, Any] | None = None,
+) -> nn.Module:
+    """The reference in eval mode. Raises TensorMismatch if it cannot load the file.
+
+    attention: "eager" or "sdpa". islands: keys of the config to change, see `config.Island`.
+    """
     import transformers
 
     kind = getattr(transformers, reference.name)
     attention = attention if kind._supports_sdpa else "eager"
-    options: dict[str, Any] = {"dtype": dtype, "attn_implementation": attention}
+    options: dict[str, Any] = {"dtype": dtype, "attn_implementation": attention, "experts_implementation": "eager"}
     if reference.name.endswith("Model") and "pooler" not in reference.parts and _takes_pooler(kind):
         options["add_pooling_layer"] = False
-    with quiet():
+    with quiet(), lifted() if dtype == torch.float64 else contextlib.nullcontext():
         config = kind.config_class.from_pretrained(material.directory)
         config.return_dict = True
+        for key, value in (islands or {}).items():
+            setattr(config, key, value)
         try:
             if material.tensors is None:
                 model = kind.from_pretrained(material.directory, config=config, **options)

@@ -20,6 +20,16 @@ LIKELY = (
     (".q", "the query projection: how the fused tensor is split, the bias"),
     (".k", "the key projection: how the fused tensor is split, the bias"),
     (".v", "the value projection: how the fused tensor is split, the bias"),
+    (".o", "the output projection: its matrix turned, heads joined in another order, the bias"),
+    (".up", "the projection: its matrix turned, the bias"),
+    (".down", "the projection: its matrix turned, the bias"),
+    ("attention.body", "attention: scale, mask, number of heads, how they are split and joined"),
+    ("mlp.body", "the feed-forward network: which parts it has, in which order"),
+    (".attention", "the residual: what is added to what"),
+    (".mlp", "the residual: what is added to what"),
+    (".blocks", "the block: its branches and their order"),
+    (".pooler", "the pooled vector: which token, tanh"),
+    (".next_sentence", "the classifier: the order of its classes, the bias"),
 )
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from lineage import components as c
 from lineage import graph
+from lineage.config import Island
 from lineage.modules.model import Model
 from lineage.parity import reference
 from lineage.parity.figures import Figures, compare
@@ -59,7 +60,9 @@ class Session:
 
     def load(self, dtype: torch.dtype, attention: str) -> nn.Module:
         """The reference alone."""
-        return reference.load(self.reference, self.material, dtype, attention)
+        double = dtype == torch.float64
+        islands = {e.key: e.off for e in self.made.dialect.config if double and isinstance(e, Island)}
+        return reference.load(self.reference, self.material, dtype, attention, islands)
 
     def fits(self, width: int) -> bool:
         """Whether both sides fit into memory with numbers of this many bytes."""

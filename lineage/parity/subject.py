@@ -1,8 +1,9 @@
 """What is verified: a model of ours with the mapping that made it, from a directory, a checkpoint or a module."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -20,7 +21,7 @@ from lineage.modules.loading import assembled, converted_weights, from_pretraine
 from lineage.modules.model import Model
 from lineage.operations import Array, apply, invert
 from lineage.parity import reference
-from lineage.plan import Step, step_from_json
+from lineage.plan import Step, expected, step_from_json
 from lineage.rules import Dialect
 
 Read = Callable[[str], Array]
@@ -48,9 +49,15 @@ class Subject:
     make: Callable[[torch.dtype], Model]
     material: Callable[[], contextlib.AbstractContextManager[reference.Material]]
 
-    def undone(self) -> Iterator[tuple[str, Array, str]]:
-        """The source's tensors, made from ours by the mapping undone: name, elements, dtype."""
-        for step in self.steps:
+    @cached_property
+    def memory(self) -> tuple[Step, ...]:
+        """The mapping as the reference holds the tensors in memory, in today's names."""
+        dialect = replace(self.dialect, tensors=(*self.dialect.memory, *self.dialect.tensors))
+        return tuple(expected(dialect, self.spec, self.base))
+
+    def undone(self, steps: Iterable[Step] | None = None) -> Iterator[tuple[str, Array, str]]:
+        """The source's tensors, or those of other steps: ours, with the mapping undone. Name, elements, dtype."""
+        for step in self.steps if steps is None else steps:
             back = invert(step.operations, [self.read(target) for target in step.targets])
             for name, array in zip(step.sources, back, strict=True):
                 yield name, array, self.types[step.targets[0]]

@@ -66,16 +66,19 @@ def _weighed(value: Tensor) -> Tensor:
 def _gaps(session: Session, ours: Model, theirs: nn.Module) -> dict[str, float]:
     """Source tensor's name -> how far its gradient is off; our gradients go back through the mapping as weights do."""
     held = dict(ours.named_parameters())
-    names = reference.parameter_names(theirs, list(session.made.source_digests))
+    sources = [name for step in session.made.memory for name in step.sources]
+    names = reference.parameter_names(theirs, [*sources, *session.made.copies])
     other = dict(theirs.named_parameters(remove_duplicate=False))
     top = max(float(p.grad.abs().max()) for p in held.values() if p.grad is not None)
     gaps = {}
-    for step in session.made.steps:
+    for step in session.made.memory:
         given = zip(step.targets, step.target_shapes, strict=True)
         arrays = [_gradient(held.get(target), shape).numpy() for target, shape in given]
         for name, array in zip(step.sources, invert(step.operations, arrays), strict=True):
-            if name in names:
-                want = _gradient(other[names[name]], array.shape)
+            if name in names:  # and its copies, which the reference may train in its place
+                same = (name, *(copy for copy, of in session.made.copies.items() if of == name and copy in names))
+                owners = {id(other[names[one]]): other[names[one]] for one in same}
+                want = torch.stack([_gradient(owner, array.shape) for owner in owners.values()]).sum(0)
                 gap = (torch.from_numpy(array.copy()) - want).abs().max().item()
                 gaps[name] = gap / max(want.abs().max().item(), FAINT * top)
     return gaps

@@ -1,0 +1,13 @@
+"""Hugging Face's spelling of Mistral: Llama's, with a window."""
+
+from lineage.config import Size
+
+from .common import keys
+from .llama import spelled
+
+HUGGINGFACE = spelled(
+    "mistral",
+    "MistralForCausalLM",
+    *keys(32000, 14336, 1e-6, kv_heads=8),
+    Size("sliding_window", "window", 4096, nullable=True),
+)
