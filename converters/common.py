@@ -1,6 +1,6 @@
 """What every Hugging Face config shares: keys of the base class, and the names of activations."""
 
-from lineage.config import Entry, Inert, Only, inert
+from lineage.config import Choice, Entry, Flag, Index, Inert, Number, Only, RotaryKeys, Size, inert
 
 ACTIVATIONS = {
     "gelu": "gelu",

@@ -5,6 +5,7 @@ module of the same form as ours. Nobody imports a spec or a converter by name.
 """
 
 import difflib
+import inspect
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -139,3 +140,11 @@ def summary(name: str | None = None) -> list[dict[str, Any]]:
         for family in sorted(families().values(), key=lambda one: one.year)
         if name in (None, family.name)
     ]
+
+
+def defaults(family: Family) -> dict[str, Any]:
+    """Every argument of a family's function with its default; what it passes on (``**arguments``) is its parent's."""
+    parameters = inspect.signature(family.function).parameters.values()
+    passed_on = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    inherited = defaults(families()[str(family.parent)]) if passed_on else {}
+    return inherited | {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}

@@ -1,6 +1,5 @@
 """What the catalog holds, as cases: each size, and how each dialect says it for each class of its reference."""
 
-import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -38,8 +37,7 @@ class Case:
 def complete(size: str) -> dict[str, Any]:
     """Every argument of a published size."""
     family, given = catalog.published()[size]
-    defaults = {name: p.default for name, p in inspect.signature(family.function).parameters.items()}
-    return defaults | given
+    return catalog.defaults(family) | given
 
 
 def usual(dialect: Dialect) -> dict[str, Any]:
@@ -49,9 +47,7 @@ def usual(dialect: Dialect) -> dict[str, Any]:
 
 
 def complete_for(family: str, dialect: Dialect, read: dict[str, Any]) -> dict[str, Any]:
-    function = catalog.families()[family].function
-    defaults = {name: p.default for name, p in inspect.signature(function).parameters.items()}
-    return {**defaults, **dialect.fixed, **read}
+    return {**catalog.defaults(catalog.families()[family]), **dialect.fixed, **read}
 
 
 def said(dialect: Dialect, size: str) -> dict[str, Any] | None:

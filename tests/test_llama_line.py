@@ -12,6 +12,7 @@ from lineage.parity.tiny import write_tiny
 
 BANDED = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 40, "rope_theta": 10000.0}  # fmt: skip
+DYNAMIC = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 40, "rope_theta": 10000.0}
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "llama": ("llama", {}, {}),
@@ -19,8 +20,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "llama linear": ("llama", {}, {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 500.0}}),
     "llama linear, old keys": ("llama", {}, {"rope_parameters": None, "rope_theta": 500.0,
                                              "rope_scaling": {"type": "linear", "factor": 4.0}}),
-    "llama dynamic past its length": ("llama", {}, {"rope_parameters": {"rope_type": "dynamic", "factor": 4.0,
-                                                                        "rope_theta": 10000.0}, "max_position_embeddings": 60}),
+    "llama dynamic past its length": ("llama", {}, {"rope_parameters": DYNAMIC, "max_position_embeddings": 60}),
     "llama 3": ("llama", {}, {"rope_parameters": BANDED, "max_position_embeddings": 320}),
     "llama yarn": ("llama", {}, {"rope_parameters": YARN, "max_position_embeddings": 160}),
     "llama yarn not rounded": ("llama", {}, {"rope_parameters": YARN | {"truncate": False, "beta_fast": 8.0},
