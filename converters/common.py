@@ -57,23 +57,17 @@ COMMON: tuple[Entry, ...] = (
     ),
     *inert("how the weights are spread over devices", "distributed_config"),
 )
-CACHED = tuple(Only(key, None) for key in ("layer_types", "sliding_window", "attention_chunk_size", "kv_sharing_modes"))
-"""What the reference's cache obeys even where its layers do not: with one of these, generation forgets."""
+MASKED = (Only("is_causal", True), *(Only(key, None) for key in ("attention_chunk_size", "kv_sharing_modes")))
+CACHED = (*MASKED, Only("layer_types", None), Only("sliding_window", None))
+"""What the reference's masks and cache obey even where its layers do not: with one of these, generation forgets."""
 PADDING = Inert("pad_token_id", "padding is told by the attention mask")
-
-SIZES: tuple[Entry, ...] = (
-    Size("hidden_size", "width", 4096),
-    Size("num_hidden_layers", "layers", 32, most=4096),
-    Size("num_attention_heads", "heads", 32),
-    Inert("max_position_embeddings", "a length for people, and for rotary scalings that need one"),
-    *inert("training only", "attention_dropout"),
-)
 
 
 def keys(
     vocab: int,
     mlp_width: int,
     eps: float,
+    size: tuple[int, int, int] = (4096, 32, 32),
     *,
     kv_heads: int | None = 32,
     head: int | None = None,
@@ -83,14 +77,17 @@ def keys(
     mlp: str = "intermediate_size",
     padding: int | None = None,
 ) -> tuple[Entry, ...]:
-    """The keys that differ in their defaults alone."""
+    """The keys that differ in their defaults alone. size: width, layers, heads."""
     return (
-        *SIZES,
+        *(Size("hidden_size", "width", size[0]), Size("num_hidden_layers", "layers", size[1], most=4096)),
+        Size("num_attention_heads", "heads", size[2]),
+        Inert("max_position_embeddings", "a length for people, and for rotary scalings that need one"),
+        *inert("training only", "attention_dropout"),
         *((Choice(act, "activation", "silu", names=ACTIVATIONS),) if act else ()),
         Size("vocab_size", "vocab", vocab),
         Size(mlp, "mlp_width", mlp_width),
-        Size("num_key_value_heads", "kv_heads", kv_heads, nullable=True),
-        Size("head_dim", "head_size", head, nullable=True),
+        Size("num_key_value_heads", "kv_heads", kv_heads),
+        Size("head_dim", "head_size", head),
         Number("rms_norm_eps", "eps", eps),
         Index("pad_token_id", "padding", padding, nullable=True),
         Flag("tie_word_embeddings", "tied", tied),

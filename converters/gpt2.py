@@ -74,7 +74,6 @@ HUGGINGFACE = Dialect(
         Island("reorder_and_upcast_attn", "the order and precision of the same product"),
         Inert("n_ctx", "the length is n_positions"),
         Only("add_cross_attention", False),
-        Only("is_causal", True),
     ),
     tensors=(
         Rule("{base}wte.weight", "embed.tokens.weight"),

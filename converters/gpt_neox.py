@@ -3,7 +3,7 @@
 from lineage.config import Choice, Flag, Inert, Number, Only, RotaryKeys, Size, inert
 from lineage.rules import Copy, Dialect, Drop, PerHead, Reference, Rule, Tap
 
-from .common import ACTIVATIONS, COMMON
+from .common import ACTIVATIONS, CACHED, COMMON
 
 LAYER, BLOCK = "{base}layers.{i}.", "blocks.{i}."
 QKV = tuple(BLOCK + f"attention.body.{x}" for x in "qkv")
@@ -13,7 +13,7 @@ HUGGINGFACE = Dialect(
     model_types=("gpt_neox",),
     prefixes=("gpt_neox.", ""),
     config=(
-        *COMMON,
+        *(*COMMON, *CACHED),
         Size("vocab_size", "vocab", 50432),
         Size("hidden_size", "width", 6144),
         Size("num_hidden_layers", "layers", 44, most=4096),
@@ -25,7 +25,7 @@ HUGGINGFACE = Dialect(
         Flag("use_parallel_residual", "parallel", True),
         Flag("attention_bias", "bias", True),
         RotaryKeys("rope_parameters", share=0.25, older=("rotary_emb_base", "rotary_pct")),
-        Only("is_decoder", False),
+        *(Only("is_decoder", False), Only("head_dim", None)),
         Inert("max_position_embeddings", "a length for people, and for rotary scalings that need one"),
         Inert("pad_token_id", "padding is told by the attention mask"),
         *inert("training only", "attention_dropout", "hidden_dropout", "classifier_dropout"),
@@ -54,6 +54,9 @@ HUGGINGFACE = Dialect(
         Tap(LAYER + "mlp.act", BLOCK + "mlp.body.act"),
         Tap(LAYER + "mlp", BLOCK + "mlp.body"),
         Tap(LAYER[:-1], BLOCK[:-1]),
+        Tap("lm_head", "head"),
+        Tap(LAYER + "post_attention_layernorm", BLOCK + "attention", at="input", entry=LAYER[:-1]),
+        Tap(LAYER[:-1], BLOCK + "mlp", entry=LAYER + "post_attention_layernorm"),
     ),
     references=(Reference("GPTNeoXForCausalLM", ("head",), {"logits": "logits"}),),
 )

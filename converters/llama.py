@@ -3,7 +3,7 @@
 from lineage.config import Entry, Flag, Only
 from lineage.rules import Copy, Dialect, Drop, Reference, Rule, Tap
 
-from .common import COMMON, keys
+from .common import CACHED, COMMON, keys
 
 LAYER, BLOCK = "{base}layers.{i}.", "blocks.{i}."
 ATTENTION = (*(Rule(LAYER + f"self_attn.{x}_proj.{{p}}", BLOCK + f"attention.body.{x}.{{p}}") for x in "qkvo"),)
@@ -25,12 +25,23 @@ def product(*feeds: str) -> Tap:
     return Tap(LAYER + "self_attn.o_proj", BLOCK + "attention.body.product", at="input", feeds=paths)
 
 
+def residuals(norm: str) -> tuple[Tap, Tap]:
+    """Both branches with what they are added to. norm: the module that first reads the stream between them."""
+    between = LAYER + norm
+    return (
+        Tap(between, BLOCK + "attention", at="input", entry=LAYER[:-1]),
+        Tap(LAYER[:-1], BLOCK + "mlp", entry=between),
+    )
+
+
 TAPS = (
     product("q", "k", "v"),
     Tap(LAYER + "self_attn", BLOCK + "attention.body"),
     Tap(LAYER + "mlp.act_fn", BLOCK + "mlp.body.act"),
     Tap(LAYER + "mlp", BLOCK + "mlp.body"),
     Tap(LAYER[:-1], BLOCK[:-1]),
+    Tap("", "head", entry="lm_head"),  # soft caps come after that module
+    *residuals("post_attention_layernorm"),
 )
 TIED = Copy("lm_head.weight", of="{base}embed_tokens.weight", argument="tied")
 FREQUENCIES = Drop(LAYER + "self_attn.rotary_emb.inv_freq", "rotary frequencies, as a buffer", None)
@@ -66,6 +77,7 @@ HUGGINGFACE = spelled(
     "llama",
     "LlamaForCausalLM",
     *keys(32000, 11008, 1e-6, kv_heads=None),
+    *CACHED,
     Flag("attention_bias", "bias", False),
     Flag("mlp_bias", "mlp_bias", False),
     Only("pretraining_tp", 1),

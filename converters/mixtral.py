@@ -1,9 +1,9 @@
 """Hugging Face's spelling of Mixtral: Llama's, with experts one by one in files and fused in memory."""
 
-from lineage.config import Size, inert
+from lineage.config import Only, Size, inert
 from lineage.rules import Rule, Split, Stack
 
-from .common import keys
+from .common import MASKED, keys
 from .llama import ATTENTION, BLOCK, LAYER, NORMS, TAPS, spelled
 
 BODY = BLOCK + "mlp.body."
@@ -28,6 +28,8 @@ HUGGINGFACE = spelled(
     "MixtralForCausalLM",
     *keys(32000, 14336, 1e-5, kv_heads=8, theta=1e6),
     *INERT,
+    *MASKED,
+    Only("layer_types", None),
     Size("num_local_experts", "experts", 8, ("num_experts",)),
     Size("num_experts_per_tok", "top_k", 2),
     Size("sliding_window", "window", None),

@@ -3,11 +3,12 @@
 from lineage.config import Flag, Inert, Only, Size, inert
 from lineage.rules import Rule
 
-from .common import keys
+from .common import MASKED, keys
 from .llama import ATTENTION, BLOCK, LAYER, MLP, NORMS, TAPS, product, spelled
 from .mixtral import BODY, EXPERT_TAPS, FUSED, INERT, experts
 
 FULL = (
+    *MASKED,
     Only("use_sliding_window", False),
     *inert("windows are off: use_sliding_window", "sliding_window", "max_window_layers"),
     Inert("layer_types", "windows are off: use_sliding_window", form="full attention in every layer"),
@@ -35,11 +36,11 @@ QWEN3 = spelled(
 QWEN3_MOE = spelled(
     "qwen3_moe",
     "Qwen3MoeForCausalLM",
-    *keys(151936, 768, 1e-6, kv_heads=4, mlp="moe_intermediate_size"),
+    *keys(151936, 768, 1e-6, (2048, 24, 32), kv_heads=4, mlp="moe_intermediate_size"),
     *FULL,
     *INERT,
     Flag("attention_bias", "bias", False),
-    Size("num_experts", "experts", 128, ("num_local_experts",)),
+    Size("num_local_experts", "experts", 128, ("num_experts",)),
     Size("num_experts_per_tok", "top_k", 8),
     Flag("norm_topk_prob", "normalise", False),
     Only("decoder_sparse_step", 1),

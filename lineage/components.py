@@ -9,22 +9,18 @@ Widths: the residual stream's width is the embedding's; every component is told 
 
 from collections.abc import Mapping
 
-from lineage.errors import ArchitectureError
 from lineage.experts import Experts as Experts
 from lineage.experts import Router as Router
+from lineage.fields import ACTIVATIONS as ACTIVATIONS
 from lineage.fields import Component as Component
 from lineage.fields import Shape as Shape
-from lineage.fields import choice, size
+from lineage.fields import check_activation, check_positive, choice, contradiction, dense, size
 from lineage.rotary import Banded as Banded
 from lineage.rotary import Dynamic as Dynamic
 from lineage.rotary import Linear as Linear
 from lineage.rotary import Rotary as Rotary
 from lineage.rotary import Scaling as Scaling
 from lineage.rotary import Yarn as Yarn
-
-ACTIVATIONS = ("gelu", "gelu_new", "gelu_tanh", "relu", "silu")
-"""gelu: exact (erf; Hendrycks & Gimpel 2016, eq. 1). gelu_new and gelu_tanh: its tanh approximation (eq. 2), written
-out as GPT-2 did and as one kernel: the same function, rounded differently. relu: max(0, x). silu: x·σ(x)."""
 
 
 def head_width(width: int, heads: int) -> int:
@@ -33,24 +29,8 @@ def head_width(width: int, heads: int) -> int:
     Raises ArchitectureError when they do not.
     """
     if type(heads) is not int or type(width) is not int or heads < 1 or width % heads:
-        raise ArchitectureError(
-            f"heads {heads} does not divide width {width}", context={"arguments": ["heads", "width"]}
-        )
+        raise contradiction(f"heads {heads} does not divide width {width}", "heads", "width")
     return width // heads
-
-
-def dense(name: str, wide_out: int, wide_in: int, bias: bool) -> dict[str, Shape]:
-    """The tensors of a linear map y = W x + b: W is [out, in]."""
-    weight: dict[str, Shape] = {f"{name}.weight": (wide_out, wide_in)}
-    return weight | ({f"{name}.bias": (wide_out,)} if bias else {})
-
-
-def check_activation(name: str) -> None:
-    """Raise ArchitectureError unless the name is one of ACTIVATIONS."""
-    if name not in ACTIVATIONS:
-        raise ArchitectureError(
-            f"activation {name!r} is not one of {', '.join(ACTIVATIONS)}", context={"arguments": ["activation"]}
-        )
 
 
 class LayerNorm(Component):
@@ -61,7 +41,7 @@ class LayerNorm(Component):
 
     def check(self) -> None:
         if self.eps < 0:
-            raise ArchitectureError(f"LayerNorm: eps {self.eps!r} is negative", context={"arguments": ["eps"]})
+            raise contradiction(f"LayerNorm: eps {self.eps!r} is negative", "eps")
 
     def tensors(self, width: int) -> Mapping[str, Shape]:
         return {"weight": (width,)} | ({"bias": (width,)} if self.bias else {})
@@ -80,7 +60,7 @@ class RMSNorm(Component):
 
     def check(self) -> None:
         if self.eps < 0:
-            raise ArchitectureError(f"RMSNorm: eps {self.eps!r} is negative", context={"arguments": ["eps"]})
+            raise contradiction(f"RMSNorm: eps {self.eps!r} is negative", "eps")
 
     def tensors(self, width: int) -> Mapping[str, Shape]:
         return {"weight": (width,)}
@@ -110,7 +90,7 @@ class SkipPadding(Component):
 
     def check(self) -> None:
         if self.pad < 0:
-            raise ArchitectureError(f"pad {self.pad} is not a token", context={"arguments": ["pad"]})
+            raise contradiction(f"pad {self.pad} is not a token", "pad")
 
 
 class LearnedPositions(Component):
@@ -121,9 +101,7 @@ class LearnedPositions(Component):
 
     def check(self) -> None:
         if self.reach < 1:
-            raise ArchitectureError(
-                f"{self.length} positions leave no token a place", context={"arguments": ["pad", "context"]}
-            )
+            raise contradiction(f"{self.length} positions leave no token a place", "pad", "context")
 
     @property
     def reach(self) -> int:
@@ -160,9 +138,7 @@ class Embed(Component):
 
     def check(self) -> None:
         if self.padding is not None and not 0 <= self.padding < self.vocab:
-            raise ArchitectureError(
-                f"padding token {self.padding} is not one of {self.vocab}", context={"arguments": ["padding", "vocab"]}
-            )
+            raise contradiction(f"padding token {self.padding} is not one of {self.vocab}", "padding", "vocab")
 
     def tensors(self, width: int) -> Mapping[str, Shape]:
         return {"tokens.weight": (self.vocab, self.width)}
@@ -188,13 +164,11 @@ class Attention(Component):
     softcap: float | None = choice(default=None)
 
     def check(self) -> None:
+        check_positive(self, "softcap")
         if self.rotary and self.rotary.width > self.head_width:
-            raise ArchitectureError(f"{self.rotary.width} of {self.head_width} channels cannot be turned")
+            raise contradiction(f"no {self.rotary.width} of {self.head_width} channels turn", "rotary", "head_width")
         if self.heads % self.kv_heads:
-            raise ArchitectureError(
-                f"kv_heads {self.kv_heads} does not divide heads {self.heads}",
-                context={"arguments": ["kv_heads", "heads"]},
-            )
+            raise contradiction(f"kv_heads {self.kv_heads} does not divide heads {self.heads}", "kv_heads", "heads")
 
     def tensors(self, width: int) -> Mapping[str, Shape]:
         queries, keys = self.heads * self.head_width, self.kv_heads * self.head_width
@@ -247,6 +221,10 @@ class Block(Component):
     mlp: Residual = choice()
     parallel: bool = choice(default=False)
 
+    def check(self) -> None:
+        if self.parallel and (self.attention.norm_sum or self.mlp.norm_sum):
+            raise contradiction("parallel branches have one sum, which no norm_sum follows", "parallel")
+
 
 class Transform(Component):
     """norm(activation(dense(x))) before the vocabulary (Devlin et al. 2018, the released code)."""
@@ -272,6 +250,9 @@ class Head(Component):
     bias: bool = choice(default=False)
     transform: Transform | None = choice(default=None)
     softcap: float | None = choice(default=None)
+
+    def check(self) -> None:
+        check_positive(self, "softcap")
 
     def tensors(self, width: int) -> Mapping[str, Shape]:
         weight: dict[str, Shape] = {} if self.tied else {"weight": (self.vocab, width)}
@@ -306,11 +287,11 @@ class Model(Component):
 
     def check(self) -> None:
         if not self.blocks:
-            raise ArchitectureError("a model has at least one block", context={"arguments": ["layers"]})
+            raise contradiction("a model has at least one block", "layers")
         if self.head and self.head.tied and self.head.vocab != self.embed.vocab:
-            raise ArchitectureError(f"a tied head of {self.head.vocab} tokens over a table of {self.embed.vocab}")
+            raise contradiction(f"a tied head of {self.head.vocab} tokens over a table of {self.embed.vocab}")
         if self.next_sentence and not self.pooler:
-            raise ArchitectureError("next_sentence classifies the pooled vector, and there is no pooler")
+            raise contradiction("next_sentence classifies the pooled vector, and there is no pooler")
 
     def child_width(self, child: str, width: int) -> int:
         return self.embed.width

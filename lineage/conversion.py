@@ -151,11 +151,7 @@ def _verified(done: Conversion, allow_pickle: bool) -> Any:
     from lineage.parity.verification import verify
 
     report = verify(str(done.output), against=done.checkpoint.source, allow_pickle=allow_pickle)
-    record = done.manifest | {"parity": report.to_dict()}
-    replacement = done.output / f".{target.MANIFEST}.new"
-    replacement.write_bytes(_dump(record))
-    target.sync(replacement)
-    replacement.replace(done.output / target.MANIFEST)
+    target.rewrite(done.output, _dump(done.manifest | {"parity": report.to_dict()}))
     return report
 
 

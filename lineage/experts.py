@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping
 
-from lineage.errors import ArchitectureError
-from lineage.fields import Component, Shape, choice, size
+from lineage.fields import Component, Shape, check_activation, choice, contradiction, size
 
 SCORES, NORMALISATIONS = ("softmax", "sigmoid", "none"), ("none", "sum", "softmax")
 
@@ -23,11 +22,13 @@ class Router(Component):
 
     def check(self) -> None:
         if self.top_k > self.experts:
-            raise ArchitectureError(
-                f"top_k {self.top_k} of {self.experts} experts", context={"arguments": ["top_k", "experts"]}
-            )
+            raise contradiction(f"top_k {self.top_k} of {self.experts} experts", "top_k", "experts")
         if self.score not in SCORES or self.normalise not in NORMALISATIONS:
-            raise ArchitectureError(f"Router: {self.score!r}, {self.normalise!r} are not of {SCORES}, {NORMALISATIONS}")
+            raise contradiction(
+                f"Router: {self.score[:20]!r}, {self.normalise[:20]!r} are not of {SCORES}, {NORMALISATIONS}",
+                "score",
+                "normalise",
+            )
 
     def tensors(self, width: int) -> Mapping[str, Shape]:
         return {"weight": (self.experts, width)}
@@ -42,6 +43,9 @@ class Experts(Component):
     router: Router = choice()
     width: int = size()
     activation: str = choice()
+
+    def check(self) -> None:
+        check_activation(self.activation)
 
     def tensors(self, width: int) -> Mapping[str, Shape]:
         count = self.router.experts

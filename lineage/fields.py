@@ -11,6 +11,10 @@ from lineage.errors import ArchitectureError
 
 Shape = tuple[int, ...]
 
+ACTIVATIONS = ("gelu", "gelu_new", "gelu_tanh", "relu", "silu")
+"""gelu: exact (erf; Hendrycks & Gimpel 2016, eq. 1). gelu_new and gelu_tanh: its tanh approximation (eq. 2), written
+out as GPT-2 did and as one kernel: the same function, rounded differently. relu: max(0, x). silu: x·σ(x)."""
+
 
 def size(**options: Any) -> Any:
     """Declare a field that is a dimension."""
@@ -20,6 +24,11 @@ def size(**options: Any) -> Any:
 def choice(**options: Any) -> Any:
     """Declare a field that is a design decision."""
     return field(metadata={"role": "choice"}, **options)
+
+
+def contradiction(message: str, *arguments: str) -> ArchitectureError:
+    """The refusal of values that cannot be. arguments: whose they are."""
+    return ArchitectureError(message, context={"arguments": list(arguments)})
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(size, choice, field))
@@ -41,9 +50,8 @@ class Component:
                 object.__setattr__(self, f.name, value := float(value))  # so that equal values are written alike
             least = 1 if f.metadata.get("role") == "size" else None
             if not fits(value, hint) or (least and type(value) is int and value < least):
-                raise ArchitectureError(
-                    f"{type(self).__name__}: {f.name} must be {_wanted(hint, least)}, not {repr(value)[:80]}",
-                    context={"arguments": [f.name]},
+                raise contradiction(
+                    f"{type(self).__name__}: {f.name} must be {_wanted(hint, least)}, not {repr(value)[:80]}", f.name
                 )
         self.check()
 
@@ -88,3 +96,23 @@ def _wanted(hint: Any, least: int | None) -> str:
     kinds = [kind for kind in get_args(hint) or (hint,) if kind not in (NoneType, Ellipsis)]
     names = " or ".join(_WANTED.get(kind, getattr(kind, "__name__", str(kind))) for kind in kinds)
     return ("a tuple of " if get_origin(hint) is tuple else "") + names + (f" of at least {least}" if least else "")
+
+
+def dense(name: str, wide_out: int, wide_in: int, bias: bool) -> dict[str, Shape]:
+    """The tensors of a linear map y = W x + b: W is [out, in]."""
+    weight: dict[str, Shape] = {f"{name}.weight": (wide_out, wide_in)}
+    return weight | ({f"{name}.bias": (wide_out,)} if bias else {})
+
+
+def check_activation(name: str) -> None:
+    """Raise ArchitectureError unless the name is one of ACTIVATIONS."""
+    if name not in ACTIVATIONS:
+        raise contradiction(f"activation {name!r} is not one of {', '.join(ACTIVATIONS)}", "activation")
+
+
+def check_positive(component: Component, *names: str) -> None:
+    """Raise ArchitectureError unless each of these fields is above zero, or empty."""
+    for name in names:
+        value = getattr(component, name)
+        if value is not None and not value > 0:
+            raise contradiction(f"{type(component).__name__}: {name} {value!r} is not positive", name)

@@ -30,7 +30,7 @@ class Entry(ABC):
         """The spec's arguments that follow from a config, and what is wrong with the key in it."""
         present = [key for key in self.spellings() if key in config]
         wrong = [f"{k} is {brief(config[k])}; understood: {w}" for k in present if (w := self.wrong(config[k]))]
-        if any(config[key] != config[present[0]] for key in present):
+        if any(config[key] != config[present[0]] for key in present[1:]):
             wrong.append(f"{' and '.join(present)} are two spellings of one thing and differ")
         if wrong:
             return {}, wrong
@@ -111,13 +111,15 @@ class Index(Key):
 
 @dataclass(frozen=True)
 class Number(Key):
-    """A finite number that is not negative."""
+    """A finite number that is not negative. positive: nor zero."""
+
+    positive: bool = False
 
     def fits(self, value: Any) -> bool:
-        return type(value) in (int, float) and 0 <= value <= sys.float_info.max
+        return type(value) in (int, float) and 0 <= value <= sys.float_info.max and not (self.positive and value == 0)
 
     def wanted(self) -> str:
-        return "a finite number of at least 0"
+        return "a finite number " + ("above 0" if self.positive else "of at least 0")
 
     def read(self, value: Any) -> dict[str, Any]:
         return {self.argument: None if value is None else float(value)}

@@ -34,6 +34,11 @@ class Operation(ABC):
         """Whether it moves whole rows, so that it applies to a bias and to activations as well."""
         return False
 
+    @property
+    def grain(self) -> int:
+        """How many rows stay together, whatever the shape."""
+        return 1
+
     def bound(self, component: Any) -> "Operation":
         """The same operation for one component, if it needs a number that shapes do not tell."""
         return self
@@ -116,10 +121,16 @@ class PerHead(Operation):
     def rows_only(self) -> bool:
         return True
 
+    @property
+    def grain(self) -> int:
+        return self.width
+
     def bound(self, component: Any) -> "PerHead":
         return PerHead(width=component.head_width)
 
     def shapes_before(self, after: Shapes) -> Shapes:
+        if any(shape != after[0] or shape[0] % self.width for shape in after):
+            raise ValueError(f"{after} are not alike and whole heads of {self.width}")
         return ((sum(shape[0] for shape in after), *after[0][1:]),)
 
     def forward(self, arrays: Sequence[Array], after: Shapes) -> list[Array]:
@@ -143,7 +154,7 @@ def spell(operation: Operation) -> str:
 
 def read_operation(text: str) -> Operation | None:
     """The inverse of `spell`; None for what is not known."""
-    found = re.fullmatch(r"(\w+)(?:\((\w+)=(\d+)\))?", text)
+    found = re.fullmatch(r"(\w+)(?:\((\w+)=(\d{1,9})\))?", text)
     kind = Operation.kinds.get(found[1]) if found else None
     if found is None or kind is None or (found[2] and found[2] not in {f.name for f in fields(kind)}):  # type: ignore[arg-type]
         return None
@@ -177,11 +188,18 @@ def invert(operations: Operations, arrays: Sequence[Array]) -> list[Array]:
 
 @lru_cache(maxsize=4096)
 def prove(operations: Operations, after: Shapes) -> bool:
-    """Whether the operations carry each element to exactly one place and back.
+    """Whether the operations fit these shapes, and carry each element to exactly one place and back.
 
     Run on unique ids: every id must arrive once, in the shapes the model wants, and return to where it was.
     """
-    shapes = _reduced(after)
+    shapes = _reduced(after, math.lcm(*(operation.grain for operation in operations)) or 1)
+    try:
+        return _carries(operations, shapes)
+    except (ValueError, IndexError, ZeroDivisionError):  # numpy's way to say that a shape does not fit
+        return False
+
+
+def _carries(operations: Operations, shapes: Shapes) -> bool:
     before = stages(operations, shapes)[0]
     counts = [math.prod(shape) for shape in before]
     starts = np.cumsum([0, *counts])
@@ -194,12 +212,16 @@ def prove(operations: Operations, after: Shapes) -> bool:
     return bool(np.array_equal(arrived, np.arange(starts[-1]))) and all(map(np.array_equal, ids, back))
 
 
-def _reduced(shapes: Shapes) -> Shapes:
-    """The same shapes, divided by the smallest common factor that brings them to a size quickly proved."""
+def _reduced(shapes: Shapes, grain: int) -> Shapes:
+    """The same shapes, divided by the smallest common factor that brings them to a size quickly proved.
+
+    grain: what the rows that are left must be a multiple of.
+    """
     common = math.gcd(*(n for shape in shapes for n in shape))
     for factor in range(1, common + 1):
         smaller = tuple(tuple(n // factor for n in shape) for shape in shapes)
-        if common % factor == 0 and sum(map(math.prod, smaller)) <= PROOF_SIZE:
+        whole = common % factor == 0 and all(shape[0] % grain == 0 for shape in smaller if shape)
+        if whole and sum(map(math.prod, smaller)) <= PROOF_SIZE:
             return smaller
     return shapes
 
@@ -230,7 +252,7 @@ def stored(values: Array, dtype: str) -> Array | None:
     if dtype not in NUMPY:
         return None
     kind = np.dtype(NUMPY[dtype])
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
         cast = values.astype(kind)
     return cast.view(f"u{kind.itemsize}") if kind.kind == "f" or np.array_equal(cast, values) else None
 

@@ -97,6 +97,8 @@ def step_from_json(data: Mapping[str, Any], shapes: Mapping[str, Shape]) -> Step
     if odd or not targets:
         raise FileDamaged(f"plan: no such tensor or operation: {brief(odd)}", hint="was it written by a newer version?")
     operations, after = tuple(o for o in known if o is not None), tuple(shapes[name] for name in targets)
+    if not prove(operations, after):
+        raise FileDamaged(f"plan: {brief(names)} cannot make {brief(targets)}")
     before = stages(operations, after)[0]
     if len(sources) != len(before):
         raise FileDamaged(f"plan: {len(before)} tensors make {brief(targets)}, and {len(sources)} are named")

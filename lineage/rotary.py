@@ -1,7 +1,6 @@
 """Rotary positions (Su et al. 2021) and the rules that stretch them to longer texts, as components."""
 
-from lineage.errors import ArchitectureError
-from lineage.fields import Component, choice, size
+from lineage.fields import Component, check_positive, choice, contradiction, size
 
 
 class Linear(Component):
@@ -10,7 +9,7 @@ class Linear(Component):
     factor: float = choice()
 
     def check(self) -> None:
-        _positive(self, "factor")
+        check_positive(self, "factor")
 
 
 class Dynamic(Component):
@@ -20,7 +19,7 @@ class Dynamic(Component):
     length: int = size()
 
     def check(self) -> None:
-        _positive(self, "factor")
+        check_positive(self, "factor")
 
 
 class Banded(Component):
@@ -35,7 +34,7 @@ class Banded(Component):
     length: int = size()
 
     def check(self) -> None:
-        _positive(self, "factor", "low", "high")
+        check_positive(self, "factor", "low", "high")
 
 
 class Yarn(Component):
@@ -53,7 +52,7 @@ class Yarn(Component):
     attention: float | None = choice(default=None)
 
     def check(self) -> None:
-        _positive(self, "factor", "fast", "slow")
+        check_positive(self, "factor", "fast", "slow", "attention")
 
 
 Scaling = Linear | Dynamic | Banded | Yarn
@@ -71,15 +70,8 @@ class Rotary(Component):
     scaling: Scaling | None = choice(default=None)
 
     def check(self) -> None:
-        _positive(self, "theta")
+        check_positive(self, "theta")
         if self.width % 2:
-            raise ArchitectureError(f"Rotary: width {self.width} is odd", context={"arguments": ["head_width"]})
+            raise contradiction(f"Rotary: width {self.width} is odd", "head_width")
         if self.pairing not in ("halves", "neighbours"):
-            raise ArchitectureError(f"Rotary: pairing {self.pairing!r} is not halves or neighbours")
-
-
-def _positive(component: Component, *names: str) -> None:
-    for name in names:
-        if not getattr(component, name) > 0:
-            value = f"{type(component).__name__}: {name} {getattr(component, name)!r}"
-            raise ArchitectureError(f"{value} is not positive", context={"arguments": [name]})
+            raise contradiction(f"Rotary: pairing {self.pairing[:20]!r} is not halves or neighbours", "pairing")

@@ -8,11 +8,11 @@ from typing import Any
 from lineage.components import Banded, Component, Dynamic, Linear, Scaling, Yarn
 from lineage.keys import Entry, brief
 
-LENGTH = "original_max_position_embeddings"
+LENGTH, CONTEXT = "original_max_position_embeddings", "max_position_embeddings"
 # name in a config -> the component, its fields by their spelling, those that may be missing
 FORMS: Mapping[str, tuple[type[Component], Mapping[str, str], tuple[str, ...]]] = {
     "linear": (Linear, {"factor": "factor"}, ()),
-    "dynamic": (Dynamic, {"factor": "factor", "max_position_embeddings": "length"}, ("max_position_embeddings",)),
+    "dynamic": (Dynamic, {"factor": "factor"}, ()),  # its length is the config's own
     "llama3": (
         Banded,
         {"factor": "factor", "low_freq_factor": "low", "high_freq_factor": "high", LENGTH: "length"},
@@ -27,7 +27,7 @@ FORMS: Mapping[str, tuple[type[Component], Mapping[str, str], tuple[str, ...]]] 
             "beta_slow": "slow",
             "attention_factor": "attention",
         },
-        (LENGTH, "beta_fast", "beta_slow", "attention_factor"),
+        ("beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim"),
     ),
 }
 FURTHER = {"rope_type", "type", "rope_theta", "truncate", "mscale", "mscale_all_dim", "partial_rotary_factor"}
@@ -48,7 +48,7 @@ class RotaryKeys(Entry):
         return None if value is None or isinstance(value, dict) else "an object"
 
     def consume(self, config: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-        given = config.get(self.key) or config.get("rope_scaling") or {}
+        given = config.get("rope_scaling") or config.get(self.key) or {}
         if wrong := self.wrong(given):
             return {}, [f"{self.key} is {brief(given)}; understood: {wrong}"]
         theta = given.get("rope_theta", config.get(self.older[0], self.theta))
@@ -62,25 +62,33 @@ class RotaryKeys(Entry):
         return {"theta": float(theta), "scaling": scaling} | ({} if self.share is None else {"share": float(share)}), []
 
     def _scaling(self, given: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[Scaling | None, list[str]]:
+        if nested := [key for key, value in given.items() if isinstance(value, dict)]:
+            return None, [
+                f"{self.key}: {brief(key)} is an object; understood: one rule for all layers" for key in nested
+            ]
         kind = given.get("rope_type", given.get("type", "default"))
         if kind == "default":
             return None, []
-        if kind not in FORMS:
+        if not isinstance(kind, str) or kind not in FORMS:
             return None, [f"{self.key}: rope_type {brief(kind)}; understood: default, {', '.join(FORMS)}"]
         component, fields, optional = FORMS[kind]
         odd = given.keys() - fields - FURTHER
         problems = [f"{self.key}: {brief(key)} is not understood with {kind}" for key in odd]
-        context = config.get("max_position_embeddings")
-        values = {spelling: given.get(spelling) for spelling in fields}
-        for key in (LENGTH, "max_position_embeddings"):
-            if key in values and values[key] is None:
-                values[key] = context
+        context, names = config.get(CONTEXT), {**fields, CONTEXT: "length"} if kind == "dynamic" else fields
+        values = {key: given.get(key) for key in (*names, *optional)} | ({CONTEXT: context} if CONTEXT in names else {})
+        if LENGTH in values and values[LENGTH] is None:
+            values[LENGTH] = context
         for key, value in values.items():
-            if (value is None and key not in optional) or (value is not None and not _positive(value)):
-                problems.append(f"{self.key}: {key} is {brief(value)} with {kind}; understood: a positive number")
+            whole = names.get(key) == "length"
+            good = _positive(value) and (type(value) is int or not whole)
+            if not good and (value is not None or key not in optional):
+                wanted = "a whole number of at least 1" if whole else "a positive number"
+                problems.append(f"{self.key}: {key} is {brief(value)} with {kind}; understood: {wanted}")
+        if kind == "yarn" and type(given.get("truncate", True)) is not bool:
+            problems.append(f"{self.key}: truncate is {brief(given['truncate'])}; understood: true or false")
         if problems:
             return None, sorted(problems)
-        arguments = {fields[key]: value for key, value in values.items() if value is not None}
+        arguments = {name: values[key] for key, name in names.items() if values[key] is not None}
         return component(**arguments, **_yarn(given) if kind == "yarn" else {}), []  # type: ignore[return-value]
 
     def write(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -91,11 +99,10 @@ class RotaryKeys(Entry):
         for kind, (component, fields, _) in FORMS.items():
             if type(scaling) is component:
                 values = {key: getattr(scaling, name) for key, name in fields.items()}
-                values.pop("max_position_embeddings", None)
                 found |= {"rope_type": kind} | {key: value for key, value in values.items() if value is not None}
         if isinstance(scaling, Yarn):
             found["truncate"] = scaling.whole
-        return {self.key: found}
+        return {self.key: found} | ({CONTEXT: scaling.length} if isinstance(scaling, Dynamic) else {})
 
 
 def _yarn(given: Mapping[str, Any]) -> dict[str, Any]:

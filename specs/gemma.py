@@ -37,6 +37,6 @@ def gemma(
 
 TINY = LLAMA | {"activation": "gelu_tanh"}
 PUBLISHED = {
-    "gemma": {},
+    "gemma": {"kv_heads": 16},
     "gemma-2b": {"width": 2048, "layers": 18, "heads": 8, "kv_heads": 1, "mlp_width": 16384},
 }

@@ -13,8 +13,14 @@ from typing import Any, get_args, get_type_hints
 
 from lineage import components as c
 from lineage.components import Component
+from lineage.experts import NORMALISATIONS, SCORES
 
-NAMES = {"activation": c.ACTIVATIONS}  # a field of names -> those it may have
+NAMES = {
+    "activation": c.ACTIVATIONS,
+    "pairing": ("halves", "neighbours"),
+    "score": SCORES,
+    "normalise": NORMALISATIONS,
+}  # a field of names -> those it may have
 SAMPLES = {int: 2, float: 0.5, bool: True}
 FACTORS = (2, 3)
 

@@ -3,16 +3,31 @@
 from hypothesis import strategies as st
 
 from lineage import components as c
+from lineage.experts import NORMALISATIONS, SCORES
 
 SIZES = st.integers(1, 9)
-NORMS = st.builds(c.LayerNorm, eps=st.floats(0, 1), bias=st.booleans())
+LAYER_NORMS = st.builds(c.LayerNorm, eps=st.floats(0, 1), bias=st.booleans())
+RMS_NORMS = st.builds(c.RMSNorm, eps=st.floats(0, 1), plus_one=st.booleans(), late=st.booleans())
+NORMS = LAYER_NORMS | RMS_NORMS
 ACTIVATIONS = st.sampled_from(c.ACTIVATIONS)
-MASKS = st.sampled_from([c.Causal(), c.Bidirectional()])
+CAUSAL = st.builds(c.Causal, window=st.none() | SIZES)
+MASKS = CAUSAL | st.just(c.Bidirectional())
 SKIPS = st.builds(c.SkipPadding, pad=st.integers(0, 4))
 IDS = st.just(c.Consecutive()) | SKIPS
 POSITIONS = st.builds(c.LearnedPositions, length=st.integers(6, 20), ids=IDS)
 SEGMENTS = st.builds(c.Segments, count=SIZES)
-FEED_FORWARDS = st.builds(c.FeedForward, width=SIZES, activation=ACTIVATIONS, bias=st.booleans())
+FEED_FORWARDS = st.builds(
+    c.FeedForward, width=SIZES, activation=ACTIVATIONS, bias=st.booleans(), gated=st.booleans()
+)  # fmt: skip
+POSITIVE = st.floats(0.1, 1e6)
+LINEAR = st.builds(c.Linear, factor=POSITIVE)
+DYNAMIC = st.builds(c.Dynamic, factor=POSITIVE, length=SIZES)
+BANDED = st.builds(c.Banded, factor=POSITIVE, low=POSITIVE, high=POSITIVE, length=SIZES)
+YARN = st.builds(
+    c.Yarn, factor=POSITIVE, length=SIZES, fast=POSITIVE, slow=POSITIVE, whole=st.booleans(),
+    attention=st.none() | POSITIVE,
+)  # fmt: skip
+SCALINGS = LINEAR | DYNAMIC | BANDED | YARN
 TRANSFORMS = st.builds(c.Transform, activation=ACTIVATIONS, norm=NORMS)
 CLASSIFIERS = st.builds(c.Classifier, classes=SIZES)
 
@@ -21,16 +36,43 @@ def maybe(strategy: st.SearchStrategy) -> st.SearchStrategy:
     return st.none() | strategy
 
 
+def rotaries(widest: int = 8) -> st.SearchStrategy:
+    return st.builds(
+        c.Rotary, theta=POSITIVE, width=st.integers(1, widest // 2).map(lambda half: 2 * half),
+        pairing=st.sampled_from(["halves", "neighbours"]), scaling=maybe(SCALINGS),
+    )  # fmt: skip
+
+
+@st.composite
+def routers(draw: st.DrawFn) -> c.Router:
+    top_k = draw(st.integers(1, 4))
+    return c.Router(
+        experts=draw(st.integers(top_k, 9)),
+        top_k=top_k,
+        score=draw(st.sampled_from(SCORES)),
+        normalise=draw(st.sampled_from(NORMALISATIONS)),
+        rounded=draw(st.booleans()),
+    )
+
+
+EXPERTS = st.builds(c.Experts, router=routers(), width=SIZES, activation=ACTIVATIONS)
+
+
 @st.composite
 def attentions(draw: st.DrawFn) -> c.Attention:
-    kv_heads = draw(SIZES)
+    kv_heads, width = draw(SIZES), draw(SIZES)
     return c.Attention(
         heads=kv_heads * draw(st.integers(1, 4)),
         kv_heads=kv_heads,
-        head_width=draw(SIZES),
+        head_width=width,
         mask=draw(MASKS),
         bias=draw(st.booleans()),
+        output_bias=draw(st.booleans()),
         scale=draw(maybe(st.floats(0, 2))),
+        rotary=draw(maybe(rotaries(width))) if width > 1 else None,
+        query_norm=draw(maybe(NORMS)),
+        key_norm=draw(maybe(NORMS)),
+        softcap=draw(maybe(POSITIVE)),
     )
 
 
@@ -40,7 +82,17 @@ def residuals(body: st.SearchStrategy) -> st.SearchStrategy:
     )  # fmt: skip
 
 
-BLOCKS = st.builds(c.Block, attention=residuals(attentions()), mlp=residuals(FEED_FORWARDS))
+BODIES = FEED_FORWARDS | EXPERTS
+
+
+@st.composite
+def blocks(draw: st.DrawFn) -> c.Block:
+    attention, mlp = draw(residuals(attentions())), draw(residuals(BODIES))
+    parallel = draw(st.booleans()) and not (attention.norm_sum or mlp.norm_sum)
+    return c.Block(attention=attention, mlp=mlp, parallel=parallel)
+
+
+BLOCKS = blocks()
 
 
 @st.composite
@@ -53,12 +105,14 @@ def embeds(draw: st.DrawFn) -> c.Embed:
         positions=draw(maybe(POSITIONS)),
         segments=draw(maybe(SEGMENTS)),
         norm=draw(maybe(NORMS)),
+        scale=draw(maybe(POSITIVE)),
     )
 
 
 def heads(vocab: int) -> st.SearchStrategy:
     return st.builds(
-        c.Head, vocab=st.just(vocab), tied=st.booleans(), bias=st.booleans(), transform=maybe(TRANSFORMS)
+        c.Head, vocab=st.just(vocab), tied=st.booleans(), bias=st.booleans(), transform=maybe(TRANSFORMS),
+        softcap=maybe(POSITIVE),
     )  # fmt: skip
 
 
@@ -78,8 +132,16 @@ def models(draw: st.DrawFn) -> c.Model:
 
 
 PARTS: dict[type[c.Component], st.SearchStrategy] = {
-    c.LayerNorm: NORMS,
-    c.Causal: st.just(c.Causal()),
+    c.LayerNorm: LAYER_NORMS,
+    c.RMSNorm: RMS_NORMS,
+    c.Linear: LINEAR,
+    c.Dynamic: DYNAMIC,
+    c.Banded: BANDED,
+    c.Yarn: YARN,
+    c.Rotary: rotaries(),
+    c.Router: routers(),
+    c.Experts: EXPERTS,
+    c.Causal: CAUSAL,
     c.Bidirectional: st.just(c.Bidirectional()),
     c.Consecutive: st.just(c.Consecutive()),
     c.SkipPadding: SKIPS,
@@ -88,7 +150,7 @@ PARTS: dict[type[c.Component], st.SearchStrategy] = {
     c.Embed: embeds(),
     c.Attention: attentions(),
     c.FeedForward: FEED_FORWARDS,
-    c.Residual: residuals(attentions() | FEED_FORWARDS),
+    c.Residual: residuals(attentions() | BODIES),
     c.Block: BLOCKS,
     c.Transform: TRANSFORMS,
     c.Head: heads(7),

@@ -145,7 +145,9 @@ def test_family_is_told_whole(name: str) -> None:
     assert str(family.year) in family.paper
     assert isinstance(family.function(), Model)
     assert isinstance(family.function(**family.tiny), Model)
-    assert all(p.kind in (p.KEYWORD_ONLY, p.VAR_KEYWORD) for p in inspect.signature(family.function).parameters.values())
+    assert all(
+        p.kind in (p.KEYWORD_ONLY, p.VAR_KEYWORD) for p in inspect.signature(family.function).parameters.values()
+    )
     assert set(family.published) <= set(SIZES)
 
 

@@ -15,9 +15,19 @@ from lineage import components as c
 from lineage.errors import ArchitectureError
 from tests.parts import PARTS
 
-KINDS = [kind for kind in c.Component.kinds.values() if kind.__module__ == c.__name__]
+KINDS = [kind for kind in c.Component.kinds.values() if kind.__module__.startswith("lineage.")]
 FIELDS = [(kind, f.name) for kind in KINDS for f in fields(kind)]
-MODELS = [catalog.spec("gpt2"), catalog.spec("bert", next_sentence=True), catalog.spec("bert", pad=1)]
+SCALINGS = [
+    c.Linear(factor=2.0),
+    c.Dynamic(factor=2.0, length=40),
+    c.Banded(factor=8.0, low=1.0, high=4.0, length=40),
+    c.Yarn(factor=4.0, length=40),
+]
+MODELS = [
+    *(catalog.spec("llama", scaling=scaling) for scaling in SCALINGS),
+    *(catalog.spec("mixtral"), catalog.spec("gemma2")),
+    *(catalog.spec("gpt2"), catalog.spec("bert", next_sentence=True), catalog.spec("bert", pad=1)),
+]
 EXAMPLES = {type(node.component): node.component for model in MODELS for node in graph.walk(model)}
 
 
@@ -81,7 +91,7 @@ def test_kind_is_a_final_frozen_value(kind: type[c.Component]) -> None:
 def test_field_has_a_role(kind: type[c.Component], name: str) -> None:
     role = next(f.metadata.get("role") for f in fields(kind) if f.name == name)
     assert role in ("size", "choice")
-    assert (role == "size") <= (kinds_of(kind, name) == (int,))
+    assert (role == "size") <= (set(kinds_of(kind, name)) - {NoneType} == {int})
 
 
 @pytest.mark.parametrize(("kind", "name"), FIELDS)
@@ -104,23 +114,46 @@ def test_size_is_at_least_one(kind: type[c.Component], name: str) -> None:
 @given(part=st.sampled_from(KINDS).flatmap(lambda kind: PARTS[kind]), width=st.integers(1, 9))
 def test_tensors_are_named_shapes(part: c.Component, width: int) -> None:
     for name, shape in part.tensors(width).items():
-        assert name.endswith(("weight", "bias"))
+        assert name.endswith(("weight", "bias")) or (type(part) is c.Experts and name in ("gate", "up", "down"))
         assert shape
         assert all(type(n) is int and n >= 1 for n in shape)
 
 
 def test_projections_are_as_wide_as_their_heads() -> None:
-    attention = c.Attention(heads=6, kv_heads=2, head_width=5, mask=c.Causal(), bias=True)
+    attention = c.Attention(heads=6, kv_heads=2, head_width=5, mask=c.Causal(), bias=True, output_bias=True)
     assert attention.tensors(8) == {
         "q.weight": (30, 8), "q.bias": (30,), "k.weight": (10, 8), "k.bias": (10,),
         "v.weight": (10, 8), "v.bias": (10,), "o.weight": (8, 30), "o.bias": (8,),
     }  # fmt: skip
-    assert list(replace(attention, bias=False).tensors(8)) == ["q.weight", "k.weight", "v.weight", "o.weight"]
+    assert list(replace(attention, bias=False, output_bias=False).tensors(8)) == [
+        "q.weight",
+        "k.weight",
+        "v.weight",
+        "o.weight",
+    ]
     assert c.FeedForward(width=7, activation="relu", bias=False).tensors(8) == {
         "up.weight": (7, 8),
         "down.weight": (8, 7),
     }
+    assert c.FeedForward(width=7, activation="silu", bias=True, gated=True).tensors(8) == {
+        "gate.weight": (7, 8), "gate.bias": (7,), "up.weight": (7, 8), "up.bias": (7,),
+        "down.weight": (8, 7), "down.bias": (8,),
+    }  # fmt: skip
+    router = c.Router(experts=3, top_k=2)
+    assert router.tensors(8) == {"weight": (3, 8)}
+    assert c.Experts(router=router, width=7, activation="silu").tensors(8) == {
+        "gate": (3, 7, 8), "up": (3, 7, 8), "down": (3, 8, 7),
+    }  # fmt: skip
     assert c.Head(vocab=9, tied=False).tensors(8) == {"weight": (9, 8)}
+
+
+def test_norms_of_heads_are_as_wide_as_a_head() -> None:
+    spec = catalog.spec("qwen3", layers=1, width=48, head_size=6)
+    shapes = graph.tensors(spec)
+    assert {name: shape for name, shape in shapes.items() if "query_norm" in name or "key_norm" in name} == {
+        "blocks.0.attention.body.query_norm.weight": (6,),
+        "blocks.0.attention.body.key_norm.weight": (6,),
+    }
 
 
 def test_whole_number_stands_for_a_number() -> None:
@@ -132,7 +165,7 @@ def test_component_of_another_package_may_stand_anywhere(foreign: type[c.Compone
     block = EXAMPLES[c.Block]
     residual = replace(block.mlp, body=foreign(width=3))
     assert replace(block, mlp=residual).mlp.body == foreign(width=3)
-    with pytest.raises(ArchitectureError, match="body must be Attention or FeedForward"):
+    with pytest.raises(ArchitectureError, match="body must be Attention or FeedForward or Experts"):
         replace(block.mlp, body=c.Pooler())
     with pytest.raises(ArchitectureError, match="width must be a whole number"):
         foreign(width=0)
@@ -145,6 +178,24 @@ def test_component_of_another_package_may_stand_anywhere(foreign: type[c.Compone
         (lambda: replace(EXAMPLES[c.FeedForward], activation="gelu_fast"), ["activation"]),
         (lambda: replace(EXAMPLES[c.Transform], activation=""), ["activation"]),
         (lambda: c.LayerNorm(eps=-1e-5), ["eps"]),
+        (lambda: c.RMSNorm(eps=-1e-5), ["eps"]),
+        (lambda: replace(EXAMPLES[c.Experts], activation="gelu_fast"), ["activation"]),
+        (lambda: c.Router(experts=2, top_k=3), ["top_k", "experts"]),
+        (lambda: c.Router(experts=2, top_k=1, score="loud"), ["score", "normalise"]),
+        (lambda: c.Router(experts=2, top_k=1, normalise="loud"), ["score", "normalise"]),
+        (lambda: replace(catalog.spec("gpt").blocks[0], parallel=True), ["parallel"]),
+        (lambda: c.Rotary(theta=0.0, width=4), ["theta"]),
+        (lambda: c.Rotary(theta=1e4, width=5), ["head_width"]),
+        (lambda: c.Rotary(theta=1e4, width=4, pairing="thirds"), ["pairing"]),
+        (lambda: replace(EXAMPLES[c.Attention], rotary=c.Rotary(theta=1e4, width=4096)), ["rotary", "head_width"]),
+        (lambda: replace(EXAMPLES[c.Attention], softcap=0.0), ["softcap"]),
+        (lambda: replace(EXAMPLES[c.Head], softcap=-1.0), ["softcap"]),
+        *((lambda one=one: replace(one, factor=0.0), ["factor"]) for one in SCALINGS),
+        (lambda: replace(SCALINGS[2], low=0.0), ["low"]),
+        (lambda: replace(SCALINGS[2], high=-1.0), ["high"]),
+        (lambda: replace(SCALINGS[3], fast=0.0), ["fast"]),
+        (lambda: replace(SCALINGS[3], slow=0.0), ["slow"]),
+        (lambda: replace(SCALINGS[3], attention=0.0), ["attention"]),
         (lambda: c.SkipPadding(pad=-1), ["pad"]),
         (lambda: c.LearnedPositions(length=2, ids=c.SkipPadding(pad=1)), ["pad", "context"]),
         (lambda: c.Embed(vocab=5, width=2, padding=5), ["padding", "vocab"]),
@@ -175,7 +226,7 @@ def test_heads_must_fit_the_model() -> None:
 def classic(width: int, layers: int, vocab: int, context: int, tied: bool) -> c.Model:
     """The block of 2017 with GELU, in the decoder that history.md counts."""
     norm = c.LayerNorm(eps=1e-5)
-    attention = c.Attention(heads=16, kv_heads=16, head_width=width // 16, mask=c.Causal(), bias=True)
+    attention = c.Attention(heads=16, kv_heads=16, head_width=width // 16, mask=c.Causal(), bias=True, output_bias=True)
     mlp = c.FeedForward(width=4 * width, activation="gelu", bias=True)
     attention, mlp = c.Residual(body=attention, norm_input=norm), c.Residual(body=mlp, norm_input=norm)
     return c.Model(

@@ -10,8 +10,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lineage import catalog, config
-from lineage.config import MANY, Choice, Entry, Flag, Index, Inert, Key, Number, Only, Size, read, write
+from lineage import components as c
+from lineage.config import (
+    Choice,
+    Entry,
+    Flag,
+    Index,
+    Inert,
+    Island,
+    Key,
+    Number,
+    Only,
+    Pattern,
+    RotaryKeys,
+    Size,
+    read,
+    write,
+)
 from lineage.errors import ArchitectureError
+from lineage.keys import MANY
 from lineage.rules import Dialect
 from tests.published import DIALECTS, keys
 
@@ -21,15 +38,16 @@ def arguments_of(key: Key) -> st.SearchStrategy:
     can = {
         Size: lambda: st.integers(1, key.most),
         Index: lambda: st.integers(0, MANY),
-        Number: lambda: st.floats(0, allow_nan=False, allow_infinity=False),
+        Number: lambda: st.floats(0, exclude_min=key.positive, allow_nan=False, allow_infinity=False),
         Flag: st.booleans,
         Choice: lambda: st.sampled_from(sorted(set(key.names.values()))),
+        Pattern: lambda: st.lists(st.sampled_from(sorted(key.names.values())), max_size=9).map(tuple),
     }[type(key)]()
     return st.none() | can if may_be_null(key) else can
 
 
 def may_be_null(entry: Entry) -> bool:
-    return isinstance(entry, Key) and (entry.default is None or (isinstance(entry, Index) and entry.optional))
+    return isinstance(entry, Key) and (entry.default is None or entry.nullable)
 
 
 def wrong_for(entry: Entry) -> list[Any]:
@@ -41,29 +59,62 @@ def wrong_for(entry: Entry) -> list[Any]:
     if isinstance(entry, Index):
         return [*never, *null, True, False, 4.0, -1, MANY + 1, 10**400]
     if isinstance(entry, Number):
-        return [*never, *null, True, False, -1, -1e-300, 10**400]
+        return [*never, *null, True, False, -1, -1e-300, 10**400, *([0, 0.0, -0.0] if entry.positive else [])]
     if isinstance(entry, Flag):
         return [*never, *null, 0, 1, 1.0, "true"]
     if isinstance(entry, Choice):
         return [*never, *null, True, 0, "", "gelu ", "GELU"]
+    if isinstance(entry, Pattern):
+        return ["full_attention", {}, [4], ["window"], ["full_attention", None], True, 4]
     assert isinstance(entry, Only)
+    if isinstance(entry.value, list):
+        return ["", {}, None, False, [0]]
+    if isinstance(entry.value, int) and not isinstance(entry.value, bool):
+        return [*never, None, True, False, float(entry.value), entry.value + 1]
     nearly = {False: [0, 0.0, None, True], True: [1, 1.0, None, False], None: [False, 0, ""]}
     return [*never, *nearly.get(entry.value, [None, "relative_key"])]
 
 
 def test_every_kind_of_key_has_a_strategy() -> None:
-    assert set(Key.__subclasses__()) == {Size, Index, Number, Flag, Choice}
-    assert set(Entry.__subclasses__()) == {Key, Only, Inert}
+    assert set(Key.__subclasses__()) == {Size, Index, Number, Flag, Choice, Pattern}
+    assert set(Entry.__subclasses__()) == {Key, Only, Inert, RotaryKeys}
+    assert set(Inert.__subclasses__()) == {Island}
+
+
+POSITIVE = st.floats(0, exclude_min=True, allow_nan=False, allow_infinity=False)
+SCALINGS = st.one_of(
+    st.builds(c.Linear, factor=POSITIVE),
+    st.builds(c.Dynamic, factor=POSITIVE, length=st.integers(1, MANY)),
+    st.builds(c.Banded, factor=POSITIVE, low=POSITIVE, high=POSITIVE, length=st.integers(1, MANY)),
+    st.builds(
+        c.Yarn, factor=POSITIVE, length=st.integers(1, MANY), fast=POSITIVE, slow=POSITIVE, whole=st.booleans(),
+        attention=st.none() | POSITIVE,
+    ),
+)  # fmt: skip
+
+
+def rotary(dialect: Dialect) -> list[RotaryKeys]:
+    return [entry for entry in dialect.config if isinstance(entry, RotaryKeys)]
+
+
+def turns(entry: RotaryKeys) -> st.SearchStrategy[dict[str, Any]]:
+    """Every set of arguments that rotary keys can carry."""
+    share = {} if entry.share is None else {"share": st.floats(0, 1, exclude_min=True)}
+    return st.fixed_dictionaries({"theta": POSITIVE, "scaling": st.none() | SCALINGS, **share})
 
 
 @pytest.mark.parametrize("model_type", DIALECTS)
 @given(data=st.data())
 def test_what_is_written_is_read_back(model_type: str, data: st.DataObject) -> None:
     entries = catalog.dialects()[model_type].config
-    carried = keys(catalog.dialects()[model_type])
+    carried, turned = keys(catalog.dialects()[model_type]), rotary(catalog.dialects()[model_type])
     arguments = {key.argument: data.draw(arguments_of(key), key.key) for key in carried}
+    for entry in turned:
+        arguments |= data.draw(turns(entry), entry.key)
     written = write(entries, arguments)
-    assert set(written) == {key.key for key in carried}
+    silent = {key.key for key in carried if isinstance(key, Pattern) and arguments[key.argument] is None}
+    told = {"max_position_embeddings"} if isinstance(arguments.get("scaling"), c.Dynamic) else set()
+    assert set(written) == {entry.key for entry in [*carried, *turned]} - silent | told
     reading = read(entries, json.loads(json.dumps(written)), strict=True)
     assert reading.arguments == arguments
     assert {name: type(value) for name, value in reading.arguments.items()} == {
@@ -75,7 +126,8 @@ def test_what_is_written_is_read_back(model_type: str, data: st.DataObject) -> N
 def test_every_spelling_is_read_alike(model_type: str) -> None:
     entries = catalog.dialects()[model_type].config
     for key in keys(catalog.dialects()[model_type]):
-        values = key.names if isinstance(key, Choice) else [write(entries, read(entries, {}).arguments)[key.key]]
+        usual = write(entries, read(entries, {}).arguments)
+        values = key.names if isinstance(key, Choice) else [usual.get(key.key)]
         for value in values:
             read_as = [read(entries, {spelling: value}).arguments for spelling in key.spellings()]
             assert all(arguments == read_as[0] for arguments in read_as)
@@ -85,18 +137,21 @@ def test_every_spelling_is_read_alike(model_type: str) -> None:
 def test_every_argument_of_the_spec_is_decided_once(model_type: str) -> None:
     dialect = catalog.dialects()[model_type]
     decided = [key.argument for key in keys(dialect)] + [*dialect.fixed] + [find.argument for find in dialect.finds]
+    decided += [name for entry in rotary(dialect) for name in entry.consume({})[0]]
     spellings = [spelling for entry in dialect.config for spelling in entry.spellings()]
     assert len(set(decided)) == len(decided)
     assert len(set(spellings)) == len(spellings)
     model = config.build(
-        dialect.config, catalog.families()[dialect.spec].function, dict(read(dialect.config, {}).arguments)
+        dialect.config,
+        catalog.families()[dialect.spec].function,
+        {**read(dialect.config, {}).arguments, **dialect.fixed},
     )
     assert model.blocks
 
 
 @pytest.mark.parametrize("model_type", DIALECTS)
 def test_wrong_value_is_refused(model_type: str) -> None:
-    entries = [entry for entry in catalog.dialects()[model_type].config if not isinstance(entry, Inert)]
+    entries = [e for e in catalog.dialects()[model_type].config if not isinstance(e, Inert | RotaryKeys)]
     for spelling, entry in ((spelling, one) for one in entries for spelling in one.spellings()):
         for value in wrong_for(entry):
             with pytest.raises(ArchitectureError) as caught:
@@ -110,7 +165,7 @@ def test_wrong_value_is_refused(model_type: str) -> None:
 def test_key_without_an_argument_changes_none(model_type: str) -> None:
     entries = catalog.dialects()[model_type].config
     nothing = read(entries, {})
-    for entry in (entry for entry in entries if not isinstance(entry, Key)):
+    for entry in (entry for entry in entries if not isinstance(entry, Key | RotaryKeys)):
         for value in [entry.value] if isinstance(entry, Only) else [None, *INERT[entry.form]]:
             assert read(entries, {entry.key: value}, strict=True) == nothing
         assert entry.write({}) == {}
@@ -120,6 +175,7 @@ def test_key_without_an_argument_changes_none(model_type: str) -> None:
 INERT: dict[str, list[Any]] = {
     "anything": [1, "x", [1], {"a": 1}, math.nan],
     "a list of names": [[], ["BertModel"]],
+    "full attention in every layer": [[], ["full_attention"], ["full_attention"] * 3],
     "the name of a floating-point type": ["float32", "torch.bfloat16", "auto"],
 }
 
@@ -150,6 +206,63 @@ def test_all_problems_are_named_at_once(model_type: str) -> None:
     assert list(caught.value.facts) == problems
     assert len(problems) == len(wrong)
     assert all(any(problem.strip('"').startswith(key) for problem in problems) for key in wrong)
+
+
+WRONG_TURNS: list[tuple[Any, str]] = [  # the value of rope_parameters; what the refusal must name
+    *((value, "rope_parameters is") for value in ("linear", 4, [4], True)),
+    *(({"rope_theta": value}, " is ") for value in (0, -1, "1e4", None, True, math.inf, math.nan, [1e4])),
+    ({"rope_type": "spiral"}, "spiral"),
+    ({"rope_type": None}, "null"),
+    ({"rope_type": ["linear"]}, "linear"),
+    ({"full_attention": {"rope_type": "default"}}, "full_attention"),
+    *(({"type": "linear", "factor": value}, "factor") for value in (0, -2, "8", None, True, math.inf)),
+    ({"rope_type": "linear", "factor": 2.0, "twist": 3}, "twist"),
+    ({"rope_type": "dynamic", "factor": 2.0, "max_position_embeddings": 40}, "not understood with dynamic"),
+    ({"rope_type": "llama3", "factor": 8.0}, "low_freq_factor"),
+    ({"rope_type": "yarn", "factor": 4.0, "truncate": 0}, "truncate"),
+    ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 40.5}, "original_max_position"),
+    ({"rope_type": "yarn", "factor": 4.0, "mscale": "1", "mscale_all_dim": 1.0}, "mscale"),
+]
+TURNED = [name for name in DIALECTS if rotary(catalog.dialects()[name])]
+
+
+@pytest.mark.parametrize(("value", "part"), WRONG_TURNS)
+@pytest.mark.parametrize("model_type", TURNED)
+def test_wrong_rotary_positions_are_refused(model_type: str, value: Any, part: str) -> None:
+    entries = catalog.dialects()[model_type].config
+    for spelling in ("rope_parameters", "rope_scaling"):
+        with pytest.raises(ArchitectureError, match="understood") as caught:
+            read(entries, {spelling: value, "max_position_embeddings": 777})
+        assert part in " ".join(caught.value.context["problems"])
+        assert all(len(problem) < 200 for problem in caught.value.context["problems"])
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "yarn"])
+@pytest.mark.parametrize("length", [None, 2.5, "40", 0, True])
+def test_length_that_a_scaling_needs_is_asked_for(kind: str, length: Any) -> None:
+    entries = [e for e in catalog.dialects()["llama"].config if e.key != "max_position_embeddings"]
+    with pytest.raises(ArchitectureError, match=r"max_position_embeddings is .* understood: a whole number"):
+        read(entries, {"rope_parameters": {"rope_type": kind, "factor": 2.0}, "max_position_embeddings": length})
+
+
+@pytest.mark.parametrize("model_type", TURNED)
+def test_rotary_positions_are_read_alike_in_old_keys_and_new(model_type: str) -> None:
+    """As the class does: what rope_scaling says outweighs rope_parameters, and within them stands before beside."""
+    entries = catalog.dialects()[model_type].config
+    (entry,) = rotary(catalog.dialects()[model_type])
+    older, half = entry.older, {} if entry.share is None else {"partial_rotary_factor": 0.5}
+    beside = {older[0]: 500.0} | ({older[1]: 0.5} if half else {})
+    turned = read(entries, {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 500.0} | half})
+    assert turned.arguments["theta"] == 500.0
+    assert turned.arguments["scaling"] == c.Linear(factor=4.0)
+    for said in (
+        beside | {"rope_scaling": {"type": "linear", "factor": 4.0}},
+        beside | {"rope_scaling": {"type": "linear", "factor": 4}, "rope_parameters": {"rope_theta": 7.0}},
+        {older[0]: 3.0, "rope_parameters": {"type": "linear", "factor": 4.0, "rope_theta": 500.0} | half},
+    ):
+        assert read(entries, said).arguments == turned.arguments | (
+            {} if half == {} or older[1] in said or "partial" in str(said) else {"share": entry.share}
+        )
 
 
 def respelled(dialect: Dialect) -> list[Key]:

@@ -9,31 +9,75 @@ import json
 import re
 import shutil
 from copy import copy
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 import lineage
+from lineage import catalog, graph
 from lineage import components as c
-from lineage import graph
 from lineage.errors import ArchitectureError
 from lineage.modules.model import Model, build
 from lineage.modules.norm import LayerNorm
 from lineage.parity.probes import default_probes, usable_length
+from lineage.parity.tiny import spread
 from tests.mutants import Mutant, mutants, places
 from tests.tiny import BY_NAME, CASES, Case
 from tests.workshop import Workshop
 
 VISIBLE = 1e-9  # relative; a thousand times the limit of the fp64 level
 SAME = {"gpt2-gelu-python", "gpt2-gelu-accurate", "gpt2-swish", "gpt2-upcast", "gpt-swish"}
-DISTINCT = [case for case in CASES if case.name not in SAME]  # the rest have specs that others have too
-EQUIVALENT = {  # a mutant's text -> why it is no other model
+DISTINCT: list[Case] = [case for case in CASES if case.name not in SAME]  # the rest have specs that others have too
+ROUNDING = {  # what shows in short types alone
+    r".*: late (True|False) -> (True|False)": "the same product, rounded before or after the weight",
+    r".*: rounded (True|False) -> (True|False)": "the same sum of experts, its weights rounded before or not",
+}
+EQUIVALENT = ROUNDING | {  # a mutant's text -> why it is no other model
     r".*activation gelu_(new|tanh) -> gelu_(tanh|new)": "one function, rounded differently in its last place",
 }
+
+
+@dataclass(frozen=True)
+class Grown:
+    """A tiny model of a spec alone: its family's tiny arguments, some changed, two layers, spread weights."""
+
+    name: str
+    family: str
+    arguments: tuple[tuple[str, Any], ...] = ()
+    outputs = ("logits",)
+
+    def __str__(self) -> str:
+        return self.name
+
+    def model(self, dtype: torch.dtype) -> Model:
+        family = catalog.families()[self.family]
+        spec = family.function(**{**family.tiny, "layers": 2, **dict(self.arguments)})
+        model = build(spec)
+        model.load_state_dict({name: tensor.to(dtype) for name, tensor in spread(spec).items()}, assign=True)
+        return model.eval()
+
+
+def grown(family: str, name: str = "", **arguments: Any) -> Grown:
+    return Grown(f"{family}-{name or 'tiny'}", family, tuple(arguments.items()))
+
+
+GROWN = [  # with this theta some frequency lies in every band
+    grown("llama", "biased", bias=True, mlp_bias=True, tied=True),
+    grown("llama", "linear", scaling=c.Linear(factor=4.0)),
+    grown("llama", "dynamic", scaling=c.Dynamic(factor=4.0, length=40)),
+    grown("llama", "banded", theta=100.0, scaling=c.Banded(factor=8.0, low=1.0, high=4.0, length=40)),
+    grown("llama", "yarn", theta=100.0, scaling=c.Yarn(factor=4.0, length=40, fast=3.0, whole=False, attention=1.2)),
+    grown("qwen3"),
+    grown("gemma2"),
+    grown("mixtral"),
+    grown("qwen3_moe", normalise=False),
+    grown("gpt_neox"),
+]
+PARALLEL = r"blocks\.(\d+): attention and mlp exchanged"  # with their tensors: the same two summands
 TRAINING = r"embed: padding .*"  # mutants that must move a gradient, and no result
 
 
@@ -119,7 +163,9 @@ def distance(ours: torch.Tensor | None, theirs: torch.Tensor) -> float:
 @pytest.fixture(scope="session")
 def judges(workshop):
     @cache
-    def judge(case: Case) -> Judge:
+    def judge(case: Case | Grown) -> Judge:
+        if isinstance(case, Grown):
+            return Judge(case.model(torch.float64), case.outputs)
         return Judge(lineage.from_pretrained(workshop.converted(case), dtype="fp64"), tuple(case.outputs))
 
     return judge
@@ -129,21 +175,40 @@ def unnoticed(one: Judge) -> list[str]:
     return [str(mutant) for mutant in mutants(one.spec) if not one.notices(mutant)]
 
 
-def is_equivalent(text: str) -> bool:
-    return any(re.fullmatch(known, text) for known in EQUIVALENT)
+def is_equivalent(text: str, spec: c.Model) -> bool:
+    turned = re.fullmatch(PARALLEL, text)
+    return any(re.fullmatch(known, text) for known in EQUIVALENT) or bool(
+        turned and spec.blocks[int(turned[1])].parallel
+    )
 
 
-@pytest.mark.parametrize("case", DISTINCT, ids=str)
+@pytest.mark.parametrize("case", [*DISTINCT, *GROWN], ids=str)
 def test_every_change_is_noticed(judges, case):
-    assert [text for text in unnoticed(judges(case)) if not is_equivalent(text)] == []
+    one = judges(case)
+    assert [text for text in unnoticed(one) if not is_equivalent(text, one.spec)] == []
 
 
 def test_equivalents_are_equivalent(judges):
     """What is listed moves nothing indeed, or it must leave the list."""
-    one = judges(BY_NAME["bert-gelu-new"])
-    listed = [mutant for mutant in mutants(one.spec) if is_equivalent(str(mutant))]
-    assert {known for known in EQUIVALENT for mutant in listed if re.fullmatch(known, str(mutant))} == set(EQUIVALENT)
-    assert [str(mutant) for mutant in listed if one.notices(mutant)] == []
+    found = set()
+    for one in (judges(case) for case in (BY_NAME["bert-gelu-new"], *GROWN[-2:])):
+        listed = [mutant for mutant in mutants(one.spec) if is_equivalent(str(mutant), one.spec)]
+        found |= {known for known in (*EQUIVALENT, PARALLEL) for mutant in listed if re.fullmatch(known, str(mutant))}
+        assert [str(mutant) for mutant in listed if one.notices(mutant)] == []
+    assert found == {*EQUIVALENT, PARALLEL}
+
+
+@pytest.mark.parametrize("family", ["gemma2", "qwen3_moe", "mixtral"])
+def test_roundings_show_in_short_types(family):
+    right = grown(family).model(torch.bfloat16)
+    probe = default_probes(right.spec)[1]
+    with torch.no_grad():
+        logits = right(**probe.arguments()).logits
+        for mutant in mutants(right.spec):
+            if any(re.fullmatch(known, str(mutant)) for known in ROUNDING):
+                other = build(mutant.make())
+                other.load_state_dict(right.state_dict(), assign=True)
+                assert not torch.equal(other(**probe.arguments()).logits, logits), str(mutant)
 
 
 def is_component(hint) -> bool:
@@ -156,7 +221,10 @@ def test_every_field_of_the_vocabulary_is_changed(judges):
     hints = {kind: get_type_hints(kind) for kind in kinds}
     wanted = {(kind, f.name) for kind in kinds for f in fields(kind) if not is_component(hints[kind][f.name])}
     found = {
-        (mutant.kind, name) for case in DISTINCT for mutant in mutants(judges(case).spec) for name in mutant.fields
+        (mutant.kind, name)
+        for case in [*DISTINCT, *GROWN]
+        for mutant in mutants(judges(case).spec)
+        for name in mutant.fields
     }
     assert {(kind.__name__, name) for kind, name in wanted - found} == set()
 
@@ -170,7 +238,7 @@ def test_a_dead_attribute_is_found(judges, monkeypatch):
     monkeypatch.setattr(LayerNorm, "forward", dead_eps)
     found = unnoticed(one)
     assert {"norm: eps 1e-05 -> 1.01e-05", "blocks.1.mlp.norm_input: eps 1e-05 -> 1.01e-05"} <= set(found)
-    assert all("eps" in text for text in found if not is_equivalent(text))
+    assert all("eps" in text for text in found if not is_equivalent(text, one.spec))
 
 
 def test_an_uncovered_case_is_found(judges):

@@ -19,6 +19,10 @@ BERT: dict[str, Any] = {
     "num_hidden_layers": 2, "hidden_size": 8, "num_attention_heads": 2, "vocab_size": 11, "intermediate_size": 12,
     "max_position_embeddings": 6,
 }  # fmt: skip
+NEOX = {
+    "num_hidden_layers": 2, "hidden_size": 24, "num_attention_heads": 3, "vocab_size": 11, "intermediate_size": 12,
+}  # fmt: skip
+MIXTRAL = NEOX | {"num_key_value_heads": 1, "num_local_experts": 3, "num_experts_per_tok": 2}
 
 
 @dataclass(frozen=True)
@@ -205,7 +209,7 @@ def test_flood_of_strange_tensors_is_refused_soon_and_briefly() -> None:
 
 
 def test_step_survives_its_json() -> None:
-    for model_type, keys in (("gpt2", GPT2), ("bert", BERT)):
+    for model_type, keys in (("gpt2", GPT2), ("bert", BERT), ("gpt_neox", NEOX), ("mixtral", MIXTRAL)):
         plan = plan_for(model_type, keys, header_for(model_type, keys))
         stored = json.loads(json.dumps(plan.to_json()))
         shapes = graph.tensors(plan.model)
@@ -228,6 +232,14 @@ def test_step_survives_its_json() -> None:
         {"from": ["a"], "to": ["b"], "operations": None},
         {"from": ["a", "a2"], "to": ["b"], "operations": ["Split"]},
         {"from": ["a"], "to": ["b", "b"]},
+        {"from": ["a"], "to": ["b", "b"], "operations": ["Stack"]},
+        {"from": ["a", "a2", "a3"], "to": ["b"], "operations": ["Stack"]},
+        {"from": ["a"], "to": ["b"], "operations": ["Split(axis=2)"]},
+        {"from": ["a"], "to": ["b"], "operations": ["Split(axis=" + "9" * 5000 + ")"]},
+        {"from": ["a"], "to": ["b"], "operations": ["Split(width=1)"]},
+        {"from": ["a"], "to": ["b"], "operations": ["PerHead(width=0)"]},
+        {"from": ["a"], "to": ["b"], "operations": ["PerHead(width=3)"]},
+        {"from": ["a"], "to": ["b"], "operations": ["PerHead(width=999999999)"]},
     ],
 )
 def test_damaged_step_is_refused(data: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lineage import catalog, graph
 from lineage.config import Flag
-from lineage.rules import Dialect, Rule, fill, match
+from lineage.rules import Dialect, Rule, Stack, fill, match
 from tests.published import CASES, DIALECTS, Case, keys
 
 HOLES = {"i": st.integers(0, 999_999).map(str), "p": st.sampled_from(["weight", "bias"])}
@@ -20,7 +20,7 @@ HOLES["e"] = HOLES["i"]
 
 def templates(dialect: Dialect) -> set[str]:
     """Every template of a dialect, on both sides."""
-    rules = [name for rule in dialect.tensors for name in (*rule.sources, *rule.targets)]
+    rules = [name for rule in (*dialect.tensors, *dialect.memory) for name in (*rule.sources, *rule.targets)]
     taps = [name for tap in dialect.taps for name in (tap.source, tap.target, tap.entry, *tap.feeds) if name]
     copies = [name for copy in dialect.copies for name in (copy.source, copy.of)]
     return {*rules, *taps, *copies, *(drop.source for drop in dialect.drops), *(f.source for f in dialect.finds)}
@@ -49,7 +49,9 @@ def test_name_and_template_determine_each_other(template: tuple[str, str], data:
 )
 def test_layer_has_one_spelling(number: str) -> None:
     for template, base in LAYERED:
-        assert match(template, fill(template, {"i": number, "p": "weight"}, base), base) is None
+        assert match(template, fill(template, {"i": number, "e": "0", "p": "weight"}, base), base) is None
+        if "{e}" in template:
+            assert match(template, fill(template, {"i": "0", "e": number, "p": "weight"}, base), base) is None
 
 
 @pytest.mark.parametrize("ending", ["gamma", "weights", "Weight", "bias_", "", "w", "weight.bias"])
@@ -72,17 +74,21 @@ def test_prefix_is_taken_literally() -> None:
 
 @pytest.mark.parametrize("model_type", DIALECTS)
 def test_rule_binds_the_same_on_both_sides(model_type: str) -> None:
-    for rule in catalog.dialects()[model_type].tensors:
-        sides = [set(holes(name)) - {"base"} for name in (*rule.sources, *rule.targets)]
+    """But for experts: one by one in files, they are rows of one tensor of the model."""
+    dialect = catalog.dialects()[model_type]
+    for rule in (*dialect.tensors, *dialect.memory):
+        assert any("{e}" in name for name in rule.sources) == (Stack() in rule.operations)
+        sides = [set(holes(name)) - {"base", "e"} for name in (*rule.sources, *rule.targets)]
         assert all(side == sides[0] for side in sides)
         assert len(rule.sources) == len(rule.targets) or rule.operations
 
 
 @pytest.mark.parametrize("model_type", DIALECTS)
 def test_no_two_rules_meet(model_type: str) -> None:
-    rules = catalog.dialects()[model_type].tensors
-    assert max(Counter(name for rule in rules for name in rule.sources).values()) == 1
-    assert max(Counter(name for rule in rules for name in rule.targets).values()) == 1
+    dialect = catalog.dialects()[model_type]
+    for rules in filter(None, (dialect.tensors, dialect.memory)):
+        assert max(Counter(name for rule in rules for name in rule.sources).values()) == 1
+        assert max(Counter(name for rule in rules for name in rule.targets).values()) == 1
 
 
 def variants(case: Case) -> Iterator[dict[str, bool]]:

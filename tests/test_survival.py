@@ -142,14 +142,16 @@ def test_killed_at_any_moment(
 STOPS = {"INT": 130, "TERM": 143, "HUP": 129}
 
 
-@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("often", [False, True], ids=["once", "often"])
 @pytest.mark.parametrize("name", STOPS)
-def test_asked_to_stop(name: str, times: int, sources: list[Path], box: Path, begin: Begin) -> None:
+def test_asked_to_stop(name: str, often: bool, sources: list[Path], box: Path, begin: Begin) -> None:
+    """Once, or over and over while it cleans up, as wrappers and impatient people do."""
     process = begin(sources[0])
-    assert until(process, lambda: written(box) > 0)
-    for _ in range(times):
+    assert until(process, lambda: written(box) > 10**7)
+    process.send_signal(getattr(signal, f"SIG{name}"))
+    while often and process.poll() is None:
         process.send_signal(getattr(signal, f"SIG{name}"))
-        time.sleep(0.002)
+        time.sleep(0.0005)
     outcome = finish(process)
     assert (outcome.code, outcome.out, outcome.err) == (
         STOPS[name], "", "interrupted; nothing was left half-written\n",
@@ -194,6 +196,29 @@ def test_two_that_race(sources: list[Path], wholes: list[Tree], box: Path, begin
     assert sorted(codes) == [0, 2]
     assert tree(box / "out") == wholes[codes.index(0)]
     assert names(box) == ["out"]
+
+
+def test_a_record_is_rewritten_whole(tmp_path: Path, box: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lineage.checkpoint import target
+    from lineage.errors import ResourceError
+
+    def full(path: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    source = make(tmp_path / "source", **SMALL)
+    convert = ("convert", source, "-o", box / "out", "--verify", "none")
+    assert main(*convert).code == 0
+    before = tree(box / "out")
+    with monkeypatch.context() as patch:
+        patch.setattr(target, "sync", full)
+        with pytest.raises(ResourceError):
+            target.rewrite(box / "out", b"{}")
+    assert tree(box / "out") == before
+    (box / "out" / target.FRESH).write_text("{")  # as a kill leaves it
+    assert main(*convert, "--force").code == 0
+    assert tree(box / "out") == before
+    target.rewrite(box / "out", b"{}")
+    assert (box / "out" / "lineage.json").read_text() == "{}"
 
 
 def test_what_a_run_set_aside_comes_back(tmp_path: Path, box: Path) -> None:

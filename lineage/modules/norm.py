@@ -35,4 +35,6 @@ class RMSNorm(nn.Module):
         exact = x_xD if x_xD.dtype == torch.float64 else x_xD.float()
         scaled = exact * torch.rsqrt(exact.pow(2).mean(-1, keepdim=True) + self.spec.eps)
         weight = 1.0 + self.weight.to(exact.dtype) if self.spec.plus_one else self.weight
-        return (weight * scaled).to(x_xD.dtype) if self.spec.late else weight * scaled.to(x_xD.dtype)
+        return (
+            (weight * scaled).to(x_xD.dtype) if self.spec.late else weight.to(self.weight.dtype) * scaled.to(x_xD.dtype)
+        )

@@ -120,9 +120,15 @@ def record(model: nn.Module, arguments: Mapping[str, Tensor] | Sequence[Tensor])
 
 
 def tensor_of(output: Any) -> Tensor | None:
-    """What of an output is compared: itself, a record's logits or hidden states, the first tensor of several."""
+    """What of an output is compared: itself, a record's logits or hidden states, the first tensor of several.
+
+    Tensors that differ in their last axis alone are one result (a router's logits and the weights of those chosen).
+    """
     if isinstance(output, Output):
         return output.hidden if output.logits is None else output.logits
+    if isinstance(output, tuple) and all(isinstance(value, Tensor) for value in output):
+        if len({value.shape[:-1] for value in output}) == 1:
+            return torch.cat([value for value in output if value.is_floating_point()] or [*output], -1)
     values = output if isinstance(output, tuple | list) else output.values() if isinstance(output, dict) else [output]
     return next((value for value in values if isinstance(value, Tensor)), None)
 

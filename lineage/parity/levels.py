@@ -28,7 +28,7 @@ from lineage.parity.subject import Subject
 FP64_LIMIT = 1e-12  # relative; honest implementations stand at 1e-16…1e-13, the weakest known bug at 1e-8
 FP32_LIMIT = 2e-5  # times max(1, std of the reference's result)
 NOISE = 4.0  # times the reference's own noise, measured: the same sums in another order may be as far off
-BF16_RATIO = 1.5  # our rms error over the reference's
+BF16_RATIO = 2.0  # our rms error over the reference's: on few positions two honest ones differ by 1.3
 
 
 def static(made: Subject) -> Level:

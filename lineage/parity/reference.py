@@ -81,16 +81,17 @@ def load(
     options: dict[str, Any] = {"dtype": dtype, "attn_implementation": attention, "experts_implementation": "eager"}
     if reference.name.endswith("Model") and "pooler" not in reference.parts and _takes_pooler(kind):
         options["add_pooling_layer"] = False
+    state = None if material.tensors is None else dict(material.tensors())  # made before single precision is lifted
     with quiet(), lifted() if dtype == torch.float64 else contextlib.nullcontext():
         config = kind.config_class.from_pretrained(material.directory)
         config.return_dict = True
         for key, value in (islands or {}).items():
             setattr(config, key, value)
         try:
-            if material.tensors is None:
+            if state is None:
                 model = kind.from_pretrained(material.directory, config=config, **options)
             else:
-                model = kind.from_pretrained(None, config=config, state_dict=dict(material.tensors()), **options)
+                model = kind.from_pretrained(None, config=config, state_dict=state, **options)
         except (OSError, RuntimeError, ValueError, KeyError, AttributeError, TypeError) as error:
             raise TensorMismatch(
                 f"transformers cannot load this checkpoint as {reference.name}",

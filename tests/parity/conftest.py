@@ -7,17 +7,23 @@ import pytest
 from torch import Tensor
 
 import lineage
+from lineage import components as c
+from lineage import graph
 from lineage.parity import tiny as tinies
 
 FAINT = 0.02
-STREAM = ("embed.", ".o.", ".down.", ".norm_sum.")  # what the residual stream is the sum of
+STREAM = ("embed.", ".o.", ".down", ".norm_sum.", ".norm_branch.", ".q.", ".k.")  # what norms read the sum of
 Made = Callable[..., Path]
 
 
-def spread_faintly(*arguments: object) -> dict[str, Tensor]:
+def spread_faintly(spec: c.Model, *options: object) -> dict[str, Tensor]:
     """Weights that leave every norm a small variance, in which its eps is seen."""
-    state = SPREAD(*arguments)
-    return {name: FAINT * x if any(part in name for part in STREAM) else x for name, x in state.items()}
+    state, parts = SPREAD(spec, *options), {node.path: node.component for node in graph.walk(spec)}
+    for name in state:
+        if any(part in f"{name}." for part in STREAM):
+            more = float(getattr(parts.get(name.rpartition(".")[0]), "plus_one", False))
+            state[name] = FAINT * (state[name] + more) - more
+    return state
 
 
 SPREAD = tinies.spread

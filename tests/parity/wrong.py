@@ -1,6 +1,6 @@
 """Modules that do what a hasty port does. Each takes the place of a right one of its base's form.
 
-B batch, T queries, S keys, H heads, W width of a head, D width, V vocabulary.
+B batch, T queries, S keys, H heads, K key-value heads, W width of a head, D width, V vocabulary.
 """
 
 from dataclasses import replace
@@ -9,30 +9,26 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lineage import components as c
 from lineage.modules.attention import Attention, Product
 from lineage.modules.block import Block, Residual
 from lineage.modules.context import Context
 from lineage.modules.embedding import Embed, LearnedPositions
+from lineage.modules.experts import Router
+from lineage.modules.feed_forward import FeedForward
 from lineage.modules.head import Head, Pooler, Transform
 from lineage.modules.model import Model
-from lineage.modules.norm import LayerNorm
+from lineage.modules.norm import LayerNorm, RMSNorm
+from lineage.modules.rotary import turn
 
 SLOTS = ("norm_input", "norm_branch", "norm_sum")
-
-
-def seen(context: Context, causal: bool) -> Tensor:
-    """[B or 1, 1, T or 1, S], true where a query may look, in any case."""
-    if context.keep_BS is not None:
-        return context.mask(causal)
-    every = torch.ones(1, 1, context.length, context.length, dtype=torch.bool)
-    return every & context.causal() if causal else every
 
 
 class Interleaved(Product):
     """Heads taken as the last axis but one: [.., W H] for [.., H W]."""
 
     def heads(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.head_width, -1)).permute(0, 3, 1, 2)
+        return x.reshape(*x.shape[:2], self.spec.head_width, -1).permute(0, 3, 1, 2)
 
 
 class JoinedWrongly(Product):
@@ -44,46 +40,101 @@ class JoinedWrongly(Product):
 
 
 class Ahead(Context):
-    def causal(self) -> Tensor:
-        return super().causal() | torch.ones(self.length, self.length, dtype=torch.bool).tril(1)
+    """The mask one off: each token sees the next."""
+
+    def plainly_causal(self, spec: c.Component) -> bool:
+        return False
+
+    def mask(self, spec: c.Component) -> Tensor:
+        length = self.positions_BT.shape[1]
+        following = torch.ones(length, length, dtype=torch.bool).tril(1).triu(1)
+        real = torch.ones(1, 1, 1, length, dtype=torch.bool) if self.keep_BS is None else self.keep_BS[:, None, None]
+        return super().mask(spec) | (following & real)
 
 
 class SeesOneAhead(Product):
-    """The causal mask one off: each token sees the next."""
-
     def forward(self, q_BTx: Tensor, k_BSx: Tensor, v_BSx: Tensor, context: Context) -> Tensor:
-        keep_BS = torch.ones(k_BSx.shape[:2], dtype=torch.bool) if context.keep_BS is None else context.keep_BS
-        return super().forward(q_BTx, k_BSx, v_BSx, Ahead(context.length, context.device, keep_BS, context.backend))
+        return super().forward(q_BTx, k_BSx, v_BSx, Ahead(context.positions_BT, context.keep_BS, context.backend))
 
 
 class ForgetsPadding(Product):
     def forward(self, q_BTx: Tensor, k_BSx: Tensor, v_BSx: Tensor, context: Context) -> Tensor:
-        return super().forward(q_BTx, k_BSx, v_BSx, replace(context, keep_BS=None, _masks={}))
+        return super().forward(q_BTx, k_BSx, v_BSx, Context(context.positions_BT, None, context.backend))
 
 
-class MasksSoftly(Product):
+class Written(Product):
+    """The product written out, so that each step can be got wrong; as it stands, right."""
+
+    def forward(self, q_BTx: Tensor, k_BSx: Tensor, v_BSx: Tensor, context: Context) -> Tensor:
+        spec = self.spec
+        q_BHTW, k_BKSW, v_BKSW = self.turned(*(self.heads(x) for x in (q_BTx, k_BSx, v_BSx)), context)
+        k_BHSW, v_BHSW = self.repeated(k_BKSW), self.repeated(v_BKSW)
+        scores_BHTS = q_BHTW @ k_BHSW.transpose(2, 3) * (spec.head_width**-0.5 if spec.scale is None else spec.scale)
+        if spec.softcap is not None:
+            scores_BHTS = torch.tanh(scores_BHTS / spec.softcap) * spec.softcap
+        seen = context.mask(spec.mask)
+        seen = torch.ones_like(scores_BHTS, dtype=torch.bool) if seen is None else seen.expand_as(scores_BHTS)
+        return (self.weights(scores_BHTS, seen) @ v_BHSW).transpose(1, 2).flatten(2)
+
+    def turned(self, q: Tensor, k: Tensor, v: Tensor, context: Context) -> tuple[Tensor, Tensor, Tensor]:
+        rotary = self.spec.rotary
+        if rotary is None:
+            return q, k, v
+        table = context.rotation(rotary, q.dtype)
+        return turn(q, table, rotary), turn(k, table, rotary), v
+
+    def repeated(self, x_BKSW: Tensor) -> Tensor:
+        return x_BKSW.repeat_interleave(self.spec.heads // self.spec.kv_heads, 1)
+
+    def weights(self, scores: Tensor, seen: Tensor) -> Tensor:
+        return scores.masked_fill(~seen, torch.finfo(scores.dtype).min).softmax(-1)
+
+
+class MasksSoftly(Written):
     """The mask of zeros and ones added to the scores as it is."""
 
-    def forward(self, q_BTx: Tensor, k_BSx: Tensor, v_BSx: Tensor, context: Context) -> Tensor:
-        q_BHTW, k_BHSW, v_BHSW = self.heads(q_BTx), self.heads(k_BSx), self.heads(v_BSx)
-        added = seen(context, self.causal).to(q_BHTW.dtype)
-        return (
-            F.scaled_dot_product_attention(q_BHTW, k_BHSW, v_BHSW, added, scale=self.scale).transpose(1, 2).flatten(2)
-        )
+    def weights(self, scores: Tensor, seen: Tensor) -> Tensor:
+        return (scores + seen).softmax(-1)
 
 
-class SoftmaxOverQueries(Product):
-    def forward(self, q_BTx: Tensor, k_BSx: Tensor, v_BSx: Tensor, context: Context) -> Tensor:
-        scores = self.heads(q_BTx) @ self.heads(k_BSx).transpose(2, 3) * self.scale
-        scores = scores.masked_fill(~seen(context, self.causal), torch.finfo(scores.dtype).min)
-        return (scores.softmax(-2) @ self.heads(v_BSx)).transpose(1, 2).flatten(2)
+class SoftmaxOverQueries(Written):
+    def weights(self, scores: Tensor, seen: Tensor) -> Tensor:
+        return scores.masked_fill(~seen, torch.finfo(scores.dtype).min).softmax(-2)
 
 
-class MasksAfterSoftmax(Product):
-    def forward(self, q_BTx: Tensor, k_BSx: Tensor, v_BSx: Tensor, context: Context) -> Tensor:
-        scores = self.heads(q_BTx) @ self.heads(k_BSx).transpose(2, 3) * self.scale
-        kept = scores.softmax(-1) * seen(context, self.causal)
-        return (kept @ self.heads(v_BSx)).transpose(1, 2).flatten(2)
+class MasksAfterSoftmax(Written):
+    def weights(self, scores: Tensor, seen: Tensor) -> Tensor:
+        return scores.softmax(-1) * seen
+
+
+class TilesHeads(Written):
+    """Grouped heads repeated as 0 1 0 1 for 0 0 1 1."""
+
+    def repeated(self, x_BKSW: Tensor) -> Tensor:
+        return x_BKSW.repeat(1, self.spec.heads // self.spec.kv_heads, 1, 1)
+
+
+class TurnsQueriesAlone(Written):
+    def turned(self, q: Tensor, k: Tensor, v: Tensor, context: Context) -> tuple[Tensor, Tensor, Tensor]:
+        return super().turned(q, k, v, context)[0], k, v
+
+
+class TurnsValuesToo(Written):
+    def turned(self, q: Tensor, k: Tensor, v: Tensor, context: Context) -> tuple[Tensor, Tensor, Tensor]:
+        return (*super().turned(q, k, v, context)[:2], super().turned(v, v, v, context)[1])
+
+
+class TurnsBackwards(Written):
+    def turned(self, q: Tensor, k: Tensor, v: Tensor, context: Context) -> tuple[Tensor, Tensor, Tensor]:
+        return super().turned(q, k, v, replace(context, positions_BT=-context.positions_BT, _tables={}))
+
+
+class PositionsFromOneInKeys(Written):
+    """Keys one position further on than queries: a cache's offset counted twice."""
+
+    def turned(self, q: Tensor, k: Tensor, v: Tensor, context: Context) -> tuple[Tensor, Tensor, Tensor]:
+        later = replace(context, positions_BT=context.positions_BT + 1, _tables={})
+        return super().turned(q, k, v, context)[0], super().turned(q, k, v, later)[1], v
 
 
 class GivesValuesAsTheyCame(Attention):
@@ -119,9 +170,48 @@ class OnePlusWeight(LayerNorm):
         return F.layer_norm(x_xD, self.weight.shape, 1 + self.weight, self.bias, self.eps)
 
 
+class MeanRemoved(RMSNorm):
+    """LayerNorm for RMSNorm."""
+
+    def forward(self, x_xD: Tensor) -> Tensor:
+        return super().forward(x_xD - x_xD.mean(-1, keepdim=True))
+
+
+class RootOfSum(RMSNorm):
+    """The sum of squares for their mean."""
+
+    def forward(self, x_xD: Tensor) -> Tensor:
+        return super().forward(x_xD) * x_xD.shape[-1] ** -0.5
+
+
+class ActsOnUp(FeedForward):
+    def forward(self, x_BTD: Tensor, context: object = None) -> Tensor:
+        return self.down(self.gate(x_BTD) * self.act(self.up(x_BTD)))
+
+
+class GateLeftOut(FeedForward):
+    def forward(self, x_BTD: Tensor, context: object = None) -> Tensor:
+        return self.down(self.act(self.gate(x_BTD)))
+
+
+class SigmoidScores(Router):
+    def forward(self, x_ND: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        logits_NE = F.linear(x_ND, self.weight)
+        weights_NK, chosen_NK = logits_NE.sigmoid().topk(self.spec.top_k, dim=-1)
+        return logits_NE, weights_NK / weights_NK.sum(-1, keepdim=True), chosen_NK
+
+
+class EvenWeights(Router):
+    """Each chosen expert counts the same."""
+
+    def forward(self, x_ND: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        logits_NE, weights_NK, chosen_NK = super().forward(x_ND)
+        return logits_NE, torch.full_like(weights_NK, 1 / self.spec.top_k), chosen_NK
+
+
 class NoResidual(Residual):
     def forward(self, x_BTD: Tensor, context: Context) -> Tensor:
-        return self.norm_sum(self.norm_branch(self.body(self.norm_input(x_BTD), context)))
+        return self.norm_sum(self.branch(x_BTD, context))
 
 
 class AddsNormed(Residual):
@@ -132,11 +222,19 @@ class AddsNormed(Residual):
         return self.norm_sum(normed_BTD + self.norm_branch(self.body(normed_BTD, context)))
 
 
-class Parallel(Block):
-    """Both branches read the block's input, as in GPT-J."""
+class OtherOrder(Block):
+    """Both branches on the block's input as in GPT-J, where they follow each other; or the reverse."""
 
     def forward(self, x_BTD: Tensor, context: Context) -> Tensor:
+        if self.parallel:
+            x_BTD = x_BTD + self.attention.branch(x_BTD, context)
+            return x_BTD + self.mlp.branch(x_BTD, context)
         return self.attention(x_BTD, context) + self.mlp(x_BTD, context) - x_BTD
+
+
+class NoStream(Block):
+    def forward(self, x_BTD: Tensor, context: Context) -> Tensor:
+        return self.attention.branch(x_BTD, context) + self.mlp.branch(x_BTD, context)
 
 
 class MlpFirst(Block):
