@@ -17,7 +17,7 @@ from lineage.checkpoint.safetensors import BITS
 from lineage.checkpoint.source import Access, Source, locate
 from lineage.checkpoint.weights import Weights, open_weights
 from lineage.config import Reading
-from lineage.errors import ArchitectureError, FileDamaged, TensorMismatch, UsageError
+from lineage.errors import ArchitectureError, FileDamaged, LineageError, TensorMismatch, UsageError
 from lineage.operations import is_constant
 from lineage.plan import Dropped, Plan, Resolved, make_plan, resolve, unproved
 from lineage.rules import Dialect
@@ -150,7 +150,11 @@ def needed(checkpoint: Checkpoint) -> int:
 def _verified(done: Conversion, allow_pickle: bool) -> Any:
     from lineage.parity.verification import verify
 
-    report = verify(str(done.output), against=done.checkpoint.source, allow_pickle=allow_pickle)
+    try:
+        report = verify(str(done.output), against=done.checkpoint.source, allow_pickle=allow_pickle)
+    except LineageError as error:
+        error.facts = (*error.facts, f"{done.output} is complete, and was not verified")
+        raise
     target.rewrite(done.output, _dump(done.manifest | {"parity": report.to_dict()}))
     return report
 

@@ -72,6 +72,6 @@ class Rotary(Component):
     def check(self) -> None:
         check_positive(self, "theta")
         if self.width % 2:
-            raise contradiction(f"Rotary: width {self.width} is odd", "head_width")
+            raise contradiction(f"Rotary: width {self.width} is odd", "head_size", "share")
         if self.pairing not in ("halves", "neighbours"):
             raise contradiction(f"Rotary: pairing {self.pairing[:20]!r} is not halves or neighbours", "pairing")

@@ -126,9 +126,9 @@ def tensor_of(output: Any) -> Tensor | None:
     """
     if isinstance(output, Output):
         return output.hidden if output.logits is None else output.logits
-    if isinstance(output, tuple) and all(isinstance(value, Tensor) for value in output):
-        if len({value.shape[:-1] for value in output}) == 1:
-            return torch.cat([value for value in output if value.is_floating_point()] or [*output], -1)
+    several = isinstance(output, tuple) and all(isinstance(value, Tensor) for value in output)
+    if several and len({value.shape[:-1] for value in output}) == 1:
+        return torch.cat([value for value in output if value.is_floating_point()] or [*output], -1)
     values = output if isinstance(output, tuple | list) else output.values() if isinstance(output, dict) else [output]
     return next((value for value in values if isinstance(value, Tensor)), None)
 

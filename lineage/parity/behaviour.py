@@ -19,7 +19,7 @@ from lineage.parity.probes import Probe, pad_token, tokens, usable_length
 from lineage.parity.report import Level, passed
 from lineage.parity.session import Session
 
-LENGTH, NEW = 12, 8  # tokens of a row, tokens generated
+LENGTH, NEW, PADS = 12, 8, 3  # tokens of a row, tokens generated, tokens of padding
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,8 @@ class Finding:
 
 def behaviour(session: Session) -> Level:
     """The level: every question with its answer."""
+    if usable_length(session.made.spec) < PADS + 2:
+        return Level("behaviour", "skipped", "the table of positions is too short to pad a row")
     ours, theirs = session.pair(torch.float64)
     with lifted():
         found = list(_findings(session, ours, theirs))
@@ -43,7 +45,7 @@ def behaviour(session: Session) -> Level:
 
 def _findings(session: Session, ours: Model, theirs: nn.Module) -> Iterator[Finding]:
     spec = session.made.spec
-    length = min(LENGTH, usable_length(spec))
+    length = min(LENGTH, usable_length(spec) - PADS)
     rows_BT = tokens(spec, 3, length, torch.Generator().manual_seed(7))
     output = next(iter(session.reference.outputs))
 
@@ -79,16 +81,16 @@ def _equal(question: str, have: Tensor, want: Tensor) -> Finding:
 
 
 def _padding(own: Callable[..., Tensor], rows_BT: Tensor, alone: Tensor, pad: int | None) -> Iterator[Finding]:
-    """Each row with three tokens of padding on either side, against the row alone."""
+    """Each row with some tokens of padding on either side, against the row alone."""
     rows, length = rows_BT.shape
-    filler = torch.full((rows, 3), 0 if pad is None else pad)
-    real, none = torch.ones(rows, length, dtype=torch.bool), torch.zeros(rows, 3, dtype=torch.bool)
+    filler = torch.full((rows, PADS), 0 if pad is None else pad)
+    real, none = torch.ones(rows, length, dtype=torch.bool), torch.zeros(rows, PADS, dtype=torch.bool)
     right = Probe("right", torch.cat([rows_BT, filler], 1), torch.cat([real, none], 1))
     left = Probe("left", torch.cat([filler, rows_BT], 1), torch.cat([none, real], 1))
     counted_BT = (left.arguments()["attention_mask"].cumsum(1) - 1).clamp(min=0)
     yield _equal("padding on the right changes nothing", own(right)[:, :length], alone)
     yield _equal(
-        "padding on the left changes nothing", own(left, None if pad is not None else counted_BT)[:, 3:], alone
+        "padding on the left changes nothing", own(left, None if pad is not None else counted_BT)[:, PADS:], alone
     )
 
 

@@ -5,6 +5,7 @@ against transformers, and named part by part.
 """
 
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,14 +44,11 @@ def verify_module(
     relative distance of one component; by default what the candidate's precision allows, so that a candidate in
     double precision is judged without noise. The report names our components, with the candidate's in brackets.
     """
-    reference = against if isinstance(against, Model) else from_pretrained(against)
+    reference = deepcopy(against) if isinstance(against, Model) else from_pretrained(against)
     _check_ports(candidate, reference, ports)
-    if isinstance(candidate, nn.Module):
-        first = next((p for p in candidate.parameters() if p.is_floating_point()), None)
-        dtype = first.dtype if first is not None else torch.float32
-        reference = reference.to(dtype) if reference is not against else reference
-    else:
-        dtype = next(iter(candidate.values())).dtype
+    held = candidate.parameters() if isinstance(candidate, nn.Module) else candidate.values()
+    dtype = next((value.dtype for value in held if value.is_floating_point()), torch.float32)
+    reference = reference.to(dtype)
     allowed = limit if limit is not None else LIMITS.get(dtype, LOOSE)
     probe = Probe("given", input_ids) if input_ids is not None else _probe(reference)
     found = (

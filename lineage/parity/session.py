@@ -24,12 +24,16 @@ Results = dict[tuple[str, str], Tensor]
 
 @dataclass
 class Session:
-    """A subject, its reference's material, and the probes. notes: for the report. faults: of the reference."""
+    """A subject, its reference's material, and the probes. notes: for the report. faults: of the reference.
+
+    against: another checkpoint, whose numbers the reference was given in place of the subject's own.
+    """
 
     made: Subject
     material: reference.Material
     probes: tuple[Probe, ...]
     rtol: float | None = None
+    against: Subject | None = None
     notes: list[str] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     exact: Results = field(default_factory=dict)

@@ -10,10 +10,9 @@ import torch
 
 import lineage
 from lineage.checkpoint.source import Access, Source
-from lineage.conversion import open_checkpoint
 from lineage.errors import ResourceError, UsageError
 from lineage.modules.model import Model
-from lineage.parity import levels, reference
+from lineage.parity import levels
 from lineage.parity.activations import Node
 from lineage.parity.behaviour import behaviour
 from lineage.parity.probes import default_probes, given_probes
@@ -55,28 +54,23 @@ def verify(
     made = subject(model, access, allow_pickle)
     found = [level(made) for name, level in (("static", levels.static), ("bytes", levels.stored)) if name in wanted]
     with contextlib.ExitStack() as stack:
-        material = stack.enter_context(_material(made, against, access, allow_pickle, found))
-        session = Session(made, material, (*default_probes(made.spec), *given_probes(made.spec, prompts)), rtol)
+        other = _other(against, access, allow_pickle)
+        if other is not None:
+            found.append(levels.same_tensors(made, other))
+        material = stack.enter_context((other or made).material())
+        probes = (*default_probes(made.spec), *given_probes(made.spec, prompts))
+        session = Session(made, material, probes, rtol, other)
         traces: list[Trace] = []
         if set(wanted) - {"static", "bytes"}:
             found += _climb(session, wanted, traces)
     return report(session, found, traces)
 
 
-@contextlib.contextmanager
-def _material(
-    made: Subject, against: str | Path | Source, access: Access, allow_pickle: bool, found: list[Level]
-) -> Iterator[reference.Material]:
-    """What the reference is loaded from; another checkpoint's tensors are compared with ours first."""
-    if isinstance(against, str) and against == "transformers":
-        with made.material() as material:
-            yield material
-        return
-    place = str(against.file or against.directory if isinstance(against, Source) else against)
-    found.append(levels.same_tensors(made, subject(place, access, allow_pickle)))
-    other = open_checkpoint(place, access, allow_pickle=allow_pickle)
-    with reference.staged(other.source, other.weights) as material:
-        yield material
+def _other(against: str | Path | Source, access: Access, allow_pickle: bool) -> Subject | None:
+    """The checkpoint that the reference is to load in place of the model's own numbers."""
+    if isinstance(against, Source):
+        return subject(str(against.file or against.directory), access, allow_pickle)
+    return None if against == "transformers" else subject(against, access, allow_pickle)
 
 
 def _climb(session: Session, wanted: Sequence[str], traces: list[Trace]) -> Iterator[Level]:

@@ -35,7 +35,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Made:
     root = tmp_path_factory.mktemp("parity")
 
     def made(kind: str, faint: bool = False, **options: object) -> Path:
-        name = " ".join([kind, *(f"{key}={value}" for key, value in sorted(options.items())), "faint" * faint])
+        name = " ".join([kind, *(f"{key}={value}" for key, value in sorted(options.items())), *["faint"] * faint])
         if not (root / name).exists():
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(tinies, "spread", spread_faintly if faint else SPREAD)
