@@ -17,7 +17,7 @@ from lineage.checkpoint.safetensors import BITS
 from lineage.checkpoint.source import Access, Source, locate
 from lineage.checkpoint.weights import Weights, open_weights
 from lineage.config import Reading
-from lineage.errors import ArchitectureError, FileDamaged, LineageError, TensorMismatch, UsageError
+from lineage.errors import ArchitectureError, FileDamaged, TensorMismatch, UsageError
 from lineage.operations import is_constant
 from lineage.plan import Dropped, Plan, Resolved, make_plan, resolve, unproved
 from lineage.rules import Dialect
@@ -114,8 +114,8 @@ def convert(
     """Convert a public checkpoint to a directory of unified names, and compare it with the reference.
 
     model: a hub id with or without @revision, a directory, a weights file. output: `NAME-lineage` by default.
-    The output appears whole or not at all. If `verify`, the result's report is there too; a failed one raises nothing
-    here: see `report.passed`.
+    The output appears whole or not at all, after the comparison. A comparison that ran and failed raises nothing: see
+    `report.passed`; the output is there to look at.
     """
     access = Access(revision, token, Path(cache_dir) if cache_dir else None, local_files_only)
 
@@ -129,10 +129,11 @@ def convert(
     final = place(source)
     target.check_space(final, needed(checkpoint))
     with target.staged(final, lambda: target.check_output(final, source.directory, force)) as partial:
-        manifest = _write(partial, checkpoint)
+        done = Conversion(final, checkpoint, _write(partial, checkpoint))
+        if verify:
+            done = _verified(done, partial, allow_pickle)
         checkpoint.weights.check_unchanged()
-    done = Conversion(final, checkpoint, manifest)
-    return replace(done, report=_verified(done, allow_pickle)) if verify else done
+    return done
 
 
 def default_output(source: Source) -> Path:
@@ -147,16 +148,14 @@ def needed(checkpoint: Checkpoint) -> int:
     return writer.size(checkpoint.plan, checkpoint.weights) + small + 1000 * len(checkpoint.weights)
 
 
-def _verified(done: Conversion, allow_pickle: bool) -> Any:
+def _verified(done: Conversion, partial: Path, allow_pickle: bool) -> Conversion:
+    """The conversion with its report, which its record keeps too."""
     from lineage.parity.verification import verify
 
-    try:
-        report = verify(str(done.output), against=done.checkpoint.source, allow_pickle=allow_pickle)
-    except LineageError as error:
-        error.facts = (*error.facts, f"{done.output} is complete, and was not verified")
-        raise
-    target.rewrite(done.output, _dump(done.manifest | {"parity": report.to_dict()}))
-    return report
+    report = verify(str(partial), against=done.checkpoint.source, allow_pickle=allow_pickle)
+    report = replace(report, subject=str(done.output))
+    (partial / target.MANIFEST).write_bytes(_dump(done.manifest | {"parity": report.to_dict()}))
+    return replace(done, report=report)
 
 
 def _write(directory: Path, checkpoint: Checkpoint) -> dict[str, Any]:

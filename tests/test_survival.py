@@ -198,29 +198,6 @@ def test_two_that_race(sources: list[Path], wholes: list[Tree], box: Path, begin
     assert names(box) == ["out"]
 
 
-def test_a_record_is_rewritten_whole(tmp_path: Path, box: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lineage.checkpoint import target
-    from lineage.errors import ResourceError
-
-    def full(path: Path) -> None:
-        raise OSError(28, "No space left on device")
-
-    source = make(tmp_path / "source", **SMALL)
-    convert = ("convert", source, "-o", box / "out", "--verify", "none")
-    assert main(*convert).code == 0
-    before = tree(box / "out")
-    with monkeypatch.context() as patch:
-        patch.setattr(target, "sync", full)
-        with pytest.raises(ResourceError):
-            target.rewrite(box / "out", b"{}")
-    assert tree(box / "out") == before
-    (box / "out" / target.FRESH).write_text("{")  # as a kill leaves it
-    assert main(*convert, "--force").code == 0
-    assert tree(box / "out") == before
-    target.rewrite(box / "out", b"{}")
-    assert (box / "out" / "lineage.json").read_text() == "{}"
-
-
 def test_what_a_run_set_aside_comes_back(tmp_path: Path, box: Path) -> None:
     """A run that was killed between two renames, where the system has no exchange: the old output is only aside."""
     source = make(tmp_path / "source", **SMALL)

@@ -16,7 +16,7 @@ from lineage.checkpoint.files import FULL, read_json
 from lineage.errors import LineageError, ResourceError, UsageError
 
 MARKER = ".lineage-partial"
-MANIFEST, FRESH = "lineage.json", ".lineage.json.new"
+MANIFEST = "lineage.json"
 CARD = "README.md"
 
 
@@ -55,7 +55,7 @@ def _foreign(output: Path) -> list[str]:
     """The files in a directory that no record of ours in it accounts for."""
     try:
         manifest = read_json(output / MANIFEST)
-        ours = {MANIFEST, FRESH, CARD, *manifest["files"], *(f"source/{name}" for name in manifest["source"]["files"])}
+        ours = {MANIFEST, CARD, *manifest["files"], *(f"source/{name}" for name in manifest["source"]["files"])}
     except (LineageError, LookupError, TypeError):
         ours = set()
     every = (path for path in output.rglob("*") if path.is_symlink() or not path.is_dir())
@@ -99,19 +99,6 @@ def staged(output: Path, check: Callable[[], None]) -> Iterator[Path]:
                     _remove(partial)
     except OSError as error:
         raise _explained(error, output) from error
-
-
-def rewrite(output: Path, record: bytes) -> None:
-    """Replace the manifest of an output that stands: it is the old one or the new one, never half."""
-    fresh = output / FRESH
-    try:
-        fresh.write_bytes(record)
-        sync(fresh)
-        fresh.replace(output / MANIFEST)
-    except OSError as error:
-        raise _explained(error, output) from error
-    finally:
-        fresh.unlink(missing_ok=True)
 
 
 def _explained(error: OSError, output: Path) -> LineageError:

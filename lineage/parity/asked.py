@@ -34,7 +34,14 @@ def asked(
 ) -> Report:
     """Verify in the way that the options say, and write the files that they name. Raises the project's errors."""
     if (model is None) == (tiny is None):
-        raise UsageError("give a MODEL, or --tiny FAMILY", hint="lineage verify --help")
+        raise UsageError("give a MODEL, or --tiny FAMILY, not both", hint="lineage verify --help")
+    if golden is not None and (levels or blocks or prompts or against != "transformers"):
+        raise UsageError(
+            "--golden compares with that file alone", hint="leave out --against, --level, --blocks, --prompts"
+        )
+    for file in (trace, save_golden):
+        if file is not None and not file.absolute().parent.is_dir():
+            raise UsageError(f"{file}: there is no folder {file.parent}")
     if trace is not None and trace.suffix not in (".html", ".json"):
         raise UsageError(f"--trace {trace}: the name says the form, .html or .json")
     report = (

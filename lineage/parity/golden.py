@@ -1,13 +1,13 @@
 """Golden results: what a model gave once, small enough for a repository, checked without transformers or a network.
 
 A safetensors file: for each probe its tokens, and for each position of each result the sixteen largest entries with
-their places, and the logarithm of the sum of the exponentials of all, which any other entry would move. The header
-holds the record of how it was made.
+their places, the logarithm of the sum of the exponentials of all, and a sum of all with signs, which any other entry
+would move. The header holds the record of how it was made.
 """
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -29,18 +29,22 @@ OUTPUTS = ("logits", "hidden", "pooled", "next_sentence")
 
 @dataclass(frozen=True)
 class Sketch:
-    """What is kept of one result [.., V]: the largest entries, their places, log Σ exp, and the spread of all."""
+    """What is kept of one result [.., V]: the largest entries, their places, log Σ exp, Σ ± / √V, the spread of all."""
 
     values: Tensor
     places: Tensor
     total: Tensor
+    signed: Tensor
     spread: Tensor
 
 
 def sketch(result: Tensor) -> Sketch:
     """The small form of a result."""
-    top = result.float().topk(min(TOP, result.shape[-1]), dim=-1)
-    return Sketch(top.values, top.indices.int(), result.float().logsumexp(-1), result.float().std().reshape(1))
+    result, wide = result.float(), result.shape[-1]
+    top = result.topk(min(TOP, wide), dim=-1)
+    signs_V = torch.arange(wide, dtype=torch.float64).cos().sign()  # as good as random, and the same everywhere
+    signed = (result.double() * signs_V).sum(-1) / wide**0.5
+    return Sketch(top.values, top.indices.int(), result.logsumexp(-1), signed.float(), result.std().reshape(1))
 
 
 def save_golden(model: Model | str | Path, file: str | Path, probes: list[Probe] | None = None) -> Path:
@@ -118,13 +122,13 @@ def _read(path: Path) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
 
 def _compare(name: str, have: Sketch, tensors: Mapping[str, Tensor], probe: Probe) -> Level:
     try:
-        want = Sketch(*(tensors[f"{name}/{part}"] for part in ("values", "places", "total", "spread")))
+        want = Sketch(*(tensors[f"{name}/{part.name}"] for part in fields(Sketch)))
     except KeyError:
         return passed(name, False, "not in the golden file", ["the model has another kind of result"])
     keep = probe.keep_BT if probe.keep_BT is not None and want.total.shape == probe.keep_BT.shape else ...
     if have.values.shape != want.values.shape:
         return passed(name, False, f"{list(have.values.shape)} values, {list(want.values.shape)} in the golden file")
-    gap = max(_gap(have.values[keep], want.values[keep]), _gap(have.total[keep], want.total[keep]))
+    gap = max(_gap(getattr(have, part)[keep], getattr(want, part)[keep]) for part in ("values", "total", "signed"))
     limit = TOLERANCE * max(1.0, want.spread.item())
     top1 = (have.places[keep][..., 0] == want.places[keep][..., 0]).float().mean().item()
     figures = ({"max_abs": gap, "limit": limit, "top1": top1},)

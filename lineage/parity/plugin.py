@@ -57,7 +57,12 @@ class Parity:
 
     def check(self) -> None:
         """Fail the test, with the whole report, if the results moved."""
-        found = self.report()
+        from lineage.errors import LineageError
+
+        try:
+            found = self.report()
+        except LineageError as error:
+            pytest.fail("\n".join([error.message, *error.facts, error.hint or ""]), pytrace=False)
         if not found.passed:
             pytest.fail("\n".join([f"{found.subject} against {found.against}", *found.lines()]), pytrace=False)
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from lineage import components as c
+from lineage.errors import UsageError
 
 UNLIMITED = 256  # tokens of the longest probe where no table limits it
 
@@ -52,7 +53,11 @@ def default_probes(spec: c.Model, seed: int = 0) -> list[Probe]:
 
 
 def given_probes(spec: c.Model, sequences: Sequence[Sequence[int]]) -> list[Probe]:
-    """A user's own token ids, one call for each sequence."""
+    """A user's own token ids, one call for each sequence. Raises UsageError for ids or lengths beyond the model."""
+    for number, ids in enumerate(sequences):
+        if max(ids, default=spec.embed.vocab) >= spec.embed.vocab or len(ids) > usable_length(spec):
+            takes = f"the model takes {usable_length(spec)} tokens, of {spec.embed.vocab}"
+            raise UsageError(f"prompt {number}: {len(ids)} tokens, up to {max(ids, default=0)}; {takes}")
     return [
         Probe(f"prompt {n}", torch.tensor([list(ids)]), None, _segments(spec, 1, len(ids)))
         for n, ids in enumerate(sequences)

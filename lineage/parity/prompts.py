@@ -14,7 +14,7 @@ def read_prompts(file: Path, tokenizer: Path) -> list[list[int]]:
     try:
         lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"prompts {file}: {error}") from None
+        raise UsageError(f"prompts: {error}") from None
     if not lines:
         raise UsageError(f"prompts {file}: nothing in it", hint="a line a prompt: text, or token ids as [1, 2, 3]")
     return [_ids(line, tokenizer, f"{file}, line {number}") for number, line in enumerate(lines, start=1)]
@@ -32,9 +32,11 @@ def _ids(line: str, tokenizer: Path, where: str) -> list[int]:
     from transformers import AutoTokenizer
 
     try:
-        found = AutoTokenizer.from_pretrained(tokenizer, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
+        ids = AutoTokenizer.from_pretrained(tokenizer, local_files_only=True)(line)["input_ids"]
+        if not ids:
+            raise ValueError("it gives no tokens")
+        return list(ids)
+    except Exception as error:  # whatever a folder without a tokenizer provokes
         raise UsageError(
             f"{where}: text, and no tokenizer in {tokenizer}", hint="give token ids as [1, 2, 3]"
         ) from error
-    return list(found(line)["input_ids"])

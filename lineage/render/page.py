@@ -68,13 +68,17 @@ def trace_page(report: Mapping[str, Any]) -> str:
         ("component", "in the reference", "inherited", "by itself", "sign"), (_node(n, guilty) for n in report["nodes"])
     )
     more = f'<p class="bad">Likely: {escape(report["likely"])}</p>' if report["likely"] else ""
+    more += "".join(
+        f'<p class="bad">Fault of the reference: {escape(fault)}</p>' for fault in report["reference_faults"]
+    )
+    notes = "".join(f'<p class="dim">Note: {escape(note)}</p>' for note in report["notes"])
     facts = escape(", ".join(f"{name} {value}" for name, value in report["conditions"].items()))
     who = f"{escape(report['subject'])} against {escape(report['against'])}"
     legend = "Inherited: our own run against the reference's. By itself: fed the reference's own input."
     body = (
         f"<p>{who}: <strong>{escape(report['result'])}</strong></p>"
         f"{more}<h2>Levels</h2>{verdicts}<h2>Components, in the order of execution</h2>"
-        f'<p class="dim">{legend}</p>{nodes}'
+        f'<p class="dim">{legend}</p>{nodes}{notes}'
         f'<p class="dim">{facts}</p>'
     )
     return page(f"Parity of {report['subject']}", body, report)

@@ -1,13 +1,17 @@
 """Golden files: small, checked without transformers, and moved by a moved weight."""
 
+import json
 import os
 import subprocess
 import sys
 
 import pytest
 import torch
+from click.testing import CliRunner
+from safetensors import safe_open
 
 import lineage
+from lineage import cli
 from lineage.errors import FileDamaged, UsageError
 from lineage.parity.golden import check_golden, save_golden
 
@@ -32,9 +36,44 @@ def test_same_model_passes_and_a_nudged_one_fails(tiny, kind, tmp_path):
     assert all(level.figures[0]["max_abs"] > 0 for level in report.levels if level.failed)
 
 
-def test_file_is_small(addition, tmp_path):
+def test_file_is_small(addition, tiny, tmp_path):
     file = save_golden(addition, tmp_path / "golden.safetensors")
     assert file.stat().st_size < 20_000
+    file = save_golden(tiny("bert"), tmp_path / "golden.safetensors")  # 351 positions of 101 logits
+    assert file.stat().st_size < 70_000
+
+
+def test_file_says_how_it_was_made(addition, tmp_path):
+    with safe_open(save_golden(addition, tmp_path / "golden.safetensors"), "pt") as file:
+        record = json.loads(file.metadata()["lineage"])
+    assert record["schema"] == "lineage.golden/1"
+    assert record["source"]["model_type"] == "gpt2"
+    assert record["conditions"]["torch"] == torch.__version__
+
+
+def test_entry_outside_the_largest_is_seen(tiny, tmp_path):
+    """A bias of the head that moves one small logit moves the sum with signs alone."""
+    model = lineage.from_pretrained(tiny("bert"), dtype="fp32")
+    file = save_golden(model, tmp_path / "golden.safetensors")
+    with torch.no_grad():
+        lowest = model(torch.arange(9)[None]).logits[0, 4].argmin()
+        model.head.bias[lowest] += 0.1
+    assert not check_golden(model, file).passed
+
+
+def run(*arguments):
+    return CliRunner().invoke(cli.cli, ["verify", *map(str, arguments)])
+
+
+def test_command_line_saves_and_checks(tiny, tmp_path):
+    file, directory = tmp_path / "golden.safetensors", tiny("gpt2")
+    assert run(directory, "--level", "static", "--save-golden", file).exit_code == 0
+    assert file.is_file()
+    done = run(directory, "--golden", file)
+    assert done.exit_code == 0
+    assert f"verified {directory}   against {file}" in done.output
+    assert run(tiny("gpt2", seed=1), "--golden", file).exit_code == 3
+    assert isinstance(run(directory, "--golden", tmp_path / "none").exception, UsageError)
 
 
 def test_needs_neither_transformers_nor_a_network(tiny, tmp_path):

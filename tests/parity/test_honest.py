@@ -8,27 +8,31 @@ import torch
 from lineage import catalog
 from lineage.checkpoint.source import Access
 from lineage.parity import levels
-from lineage.parity.probes import given_probes, usable_length
+from lineage.parity.probes import default_probes, given_probes, usable_length
 from lineage.parity.session import Session, threads
 from lineage.parity.subject import subject
 
 KINDS = sorted(catalog.dialects())
-RUNS, LENGTHS = 200, 7
+RUNS, LENGTHS, LONGEST = 200, 7, 150
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_false_alarm(tiny, kind):
-    """Each family's share of the runs: other tokens and lengths every time, other weights and threads every seventh."""
+    """Each family's share of the runs: other tokens and lengths every time; every seventh other weights, another
+    number of threads, another attention path, and a padded batch besides."""
     draw = random.Random(kind)
-    for run in range(-(-RUNS // (len(KINDS) * LENGTHS))):
-        made = subject(tiny(kind, seed=run), Access())
-        lengths = [draw.randint(2, min(150, usable_length(made.spec))) for _ in range(LENGTHS)]
+    for seed in range(-(-RUNS // (len(KINDS) * LENGTHS))):
+        made = subject(tiny(kind, seed=seed), Access())
+        lengths = [draw.randint(2, min(LONGEST, usable_length(made.spec))) for _ in range(LENGTHS)]
         vocabulary = range(2, made.spec.embed.vocab)
         probes = given_probes(made.spec, [draw.choices(vocabulary, k=length) for length in lengths])
-        with made.material() as material, threads(draw.choice((1, 2))):
+        probes += [probe for probe in default_probes(made.spec, seed) if probe.keep_BT is not None]
+        count, path = draw.choice((1, 2)), draw.choice(("eager", "sdpa"))
+        with made.material() as material, threads(count):
             session = Session(made, material, tuple(probes))
-            replayed, _ = levels.replay(session)
-            found = [replayed, levels.fp64(session), levels.fp32(session)]
-            session.pair(torch.float32)[0].attention = "eager"
+            found = [levels.replay(session)[0], levels.fp64(session)]
+            session.pair(torch.float32)[0].attention = path
             found.append(levels.fp32(session))
-        assert all(level.verdict == "passed" for level in found), (run, lengths, [level.to_dict() for level in found])
+        wrong = [level.to_dict() for level in found if level.verdict != "passed"]
+        assert wrong == [], (seed, lengths, count, path)
+        assert {row["probe"] for row in found[2].figures} == {probe.name for probe in probes}

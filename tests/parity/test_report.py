@@ -277,4 +277,5 @@ def test_hostile_names_stay_text():
     assert page.handlers == []
     assert "img" not in page.tags
     assert any(HOSTILE in cell for row in page.rows for cell in row)
+    assert text.count("Fault of the reference: &lt;/script&gt;") == text.count("Note: &lt;/script&gt;") == 1
     assert strict(page.scripts[0][1])["subject"] == HOSTILE
