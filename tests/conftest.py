@@ -1,4 +1,4 @@
-"""Golden files, which --update-golden rewrites (an option of lineage's own plugin); and how hypothesis and torch run."""
+"""Golden files, which --update-golden rewrites (an option of lineage's plugin); and how hypothesis and torch run."""
 
 import os
 from collections.abc import Callable
