@@ -185,7 +185,7 @@ def test_component_of_another_package_may_stand_anywhere(foreign: type[c.Compone
         (lambda: c.Router(experts=2, top_k=1, normalise="loud"), ["score", "normalise"]),
         (lambda: replace(catalog.spec("gpt").blocks[0], parallel=True), ["parallel"]),
         (lambda: c.Rotary(theta=0.0, width=4), ["theta"]),
-        (lambda: c.Rotary(theta=1e4, width=5), ["head_width"]),
+        (lambda: c.Rotary(theta=1e4, width=5), ["head_size", "share"]),
         (lambda: c.Rotary(theta=1e4, width=4, pairing="thirds"), ["pairing"]),
         (lambda: replace(EXAMPLES[c.Attention], rotary=c.Rotary(theta=1e4, width=4096)), ["rotary", "head_width"]),
         (lambda: replace(EXAMPLES[c.Attention], softcap=0.0), ["softcap"]),
