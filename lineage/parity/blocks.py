@@ -31,7 +31,7 @@ from lineage.rules import fill
 BLOCK_LIMIT = (
     2e-5  # relative, for one component in single precision; noise stands at 1e-6, wrong GELUs at 1e-4 and more
 )
-LENGTH = 32
+LENGTH = 16
 Fetch = Callable[[str], Tensor]
 
 
