@@ -211,12 +211,14 @@ def env(as_json: bool) -> None:
 
 
 def _stopper() -> Callable[[int, FrameType | None], None]:
-    """Ends the run by an exception. For two seconds more signals of haste do not disturb the clean-up."""
-    asked: list[float] = []
+    """Ends the run by an exception. Signals of haste, each within two seconds of another, do not disturb the clean-up."""
+    last = -float("inf")
 
     def stop(number: int, frame: FrameType | None) -> None:
-        if not asked or time.monotonic() > asked[-1] + 2:
-            asked.append(time.monotonic())
+        nonlocal last
+        patient = time.monotonic() > last + 2
+        last = time.monotonic()
+        if patient:
             raise SystemExit(128 + number)
 
     return stop

@@ -17,7 +17,7 @@ from tests.handmade import finish, main, start, tree
 
 LARGE = {"layers": 4, "width": 256, "vocab": 40_000, "context": 64}
 SMALL = {"layers": 2, "width": 32, "vocab": 500, "context": 16}
-PARTIAL = ".out.partial"
+PARTIAL, MARKER = ".out.partial", ".lineage-partial"
 Tree = dict[str, str]
 
 
@@ -116,7 +116,7 @@ def test_killed_at_any_moment(
         if replacing:
             shutil.copytree(outputs[1], box / "out", copy_function=os.link)
         stale = box / PARTIAL / "stale"
-        if stale.parent.exists():
+        if (box / PARTIAL / MARKER).exists():  # else it was killed just before, and what lies there is not yet ours
             stale.mkdir()
         process = begin(sources[0], "--force")
         share, old = chance.uniform(0, 1.5), inode(box / "out")
@@ -205,7 +205,7 @@ def test_what_a_run_set_aside_comes_back(tmp_path: Path, box: Path) -> None:
     assert main(*convert).code == 0
     whole = tree(box / "out")
     (box / PARTIAL).mkdir()
-    (box / PARTIAL / ".lineage-partial").touch()
+    (box / PARTIAL / MARKER).touch()
     (box / "out").rename(box / PARTIAL / "old")
     outcome = main(*convert)
     assert outcome.code == 2

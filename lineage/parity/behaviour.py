@@ -36,8 +36,7 @@ def behaviour(session: Session) -> Level:
     if usable_length(session.made.spec) < PADS + 2:
         return Level("behaviour", "skipped", "the table of positions is too short to pad a row")
     ours, theirs = session.pair(torch.float64)
-    with lifted():
-        found = list(_findings(session, ours, theirs))
+    found = list(_findings(session, ours, theirs))
     wrong = [f"{finding.question}: {finding.figure}" for finding in found if not finding.good]
     figures = tuple({"question": f.question, "holds": f.good, "figure": f.figure} for f in found)
     return passed("behaviour", not wrong, f"{len(found) - len(wrong)} of {len(found)} hold", wrong, figures=figures)
@@ -55,7 +54,8 @@ def _findings(session: Session, ours: Model, theirs: nn.Module) -> Iterator[Find
         return value
 
     def its(probe: Probe) -> Tensor:
-        return reference.run(theirs, probe, session.reference)[output]
+        with lifted():
+            return reference.run(theirs, probe, session.reference)[output]
 
     alone = torch.cat([own(Probe("row", row_T[None])) for row_T in rows_BT])
     yield _equal("rows do not depend on their batch", own(Probe("rows", rows_BT)), alone)
@@ -115,7 +115,7 @@ def _greedy(own: Callable[[Probe], Tensor], theirs: nn.Module, start_BT: Tensor)
         ids_BT = torch.cat([ids_BT, own(Probe("greedy", ids_BT))[:, -1:].argmax(-1)], 1)
     usual, theirs.generation_config = theirs.generation_config, GenerationConfig(do_sample=False, max_new_tokens=NEW)
     try:
-        with reference.quiet():
+        with reference.quiet(), lifted():
             want_BT = theirs.generate(start_BT, attention_mask=torch.ones_like(start_BT))  # type: ignore[operator]
     finally:
         theirs.generation_config = usual

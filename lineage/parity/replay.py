@@ -4,7 +4,8 @@ An ordinary comparison of activations flags everything behind the first fault. F
 is judged by itself: those that fail are at fault, those that only pass an error on are not.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -33,12 +34,16 @@ def trace(
     their_arguments: Mapping[str, Tensor],
     limit: float,
     our_arguments: Sequence[Tensor] = (),
+    within: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Trace:
     """Run both sides once, compare every pair in the order of our run, and replay every component.
 
     limit: on the relative distance. our_arguments: by place, for a module that does not take the probe's names.
+    within: what the reference is run in.
     """
-    own, reference = record(ours, our_arguments or probe.arguments()), record(theirs, their_arguments)
+    own = record(ours, our_arguments or probe.arguments())
+    with within():
+        reference = record(theirs, their_arguments)
     prefix = getattr(theirs, "base_model_prefix", "")
     values = {pair.ours: value for pair in mapping if (value := their_value(pair, reference, prefix)) is not None}
     places = {path: place for place, path in enumerate(own.order)}
