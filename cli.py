@@ -211,7 +211,7 @@ def env(as_json: bool) -> None:
 
 
 def _stopper() -> Callable[[int, FrameType | None], None]:
-    """Ends the run by an exception. Signals of haste, each within two seconds of another, do not disturb the clean-up."""
+    """Ends the run by an exception. Signals of haste, two seconds or less apart, do not disturb the clean-up."""
     last = -float("inf")
 
     def stop(number: int, frame: FrameType | None) -> None:
