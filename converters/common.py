@@ -1,6 +1,6 @@
 """What every Hugging Face config shares: keys of the base class, and the names of activations."""
 
-from lineage.config import Choice, Entry, Flag, Index, Inert, Number, Only, RotaryKeys, Size, inert
+from lineage.config import Choice, Entry, Flag, Index, Inert, Number, Only, RotaryKeys, Size, StorageKeys, inert
 
 ACTIVATIONS = {
     "gelu": "gelu",
@@ -28,7 +28,7 @@ COMMON: tuple[Entry, ...] = (
         Inert(key, "tensors keep the type they have in the file", form="the name of a floating-point type")
         for key in ("dtype", "torch_dtype")
     ),
-    Only("quantization_config", None),
+    StorageKeys("quantization_config"),
     Only("is_encoder_decoder", False),
     # no class lists these, and its base obeys them all the same: other layers, other names, other code, other weights
     *(Only(key, None) for key in ("per_layer_config", "attribute_map", "fusion_config", "transformers_weights")),

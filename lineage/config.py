@@ -24,14 +24,19 @@ from lineage.keys import Size as Size
 from lineage.keys import brief as brief
 from lineage.keys import inert as inert
 from lineage.rotary_keys import RotaryKeys as RotaryKeys
+from lineage.storage_keys import StorageKeys as StorageKeys
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What a config says. arguments: for the spec's function. unknown: keys that no one reads."""
+    """What a config says. arguments: for the spec's function. unknown: keys that no one reads.
+
+    storage: how the file's tensors are encoded, as the config says it.
+    """
 
     arguments: dict[str, Any]
     unknown: tuple[str, ...]
+    storage: Mapping[str, Any] | None = None
 
 
 def read(entries: Iterable[Entry], config: Mapping[str, Any], strict: bool = False) -> Reading:
@@ -41,12 +46,14 @@ def read(entries: Iterable[Entry], config: Mapping[str, Any], strict: bool = Fal
     """
     arguments: dict[str, Any] = {}
     problems: list[str] = []
+    storage = None
     known = {"model_type"}
     for entry in entries:
         known.update(entry.spellings())
         found, wrong = entry.consume(config)
         arguments |= found
         problems += wrong
+        storage = config.get(entry.key) if isinstance(entry, StorageKeys) else storage
     unknown = tuple(sorted(set(config) - known))
     if strict:
         problems += [f"{brief(key)} is not a key that the reference knows" for key in unknown]
@@ -59,7 +66,7 @@ def read(entries: Iterable[Entry], config: Mapping[str, Any], strict: bool = Fal
             hint="an option that is not described is refused rather than ignored; see docs/add-a-family.md",
             context={"problems": problems},
         )
-    return Reading(arguments, unknown)
+    return Reading(arguments, unknown, storage)
 
 
 def write(entries: Iterable[Entry], arguments: Mapping[str, Any]) -> dict[str, Any]:
