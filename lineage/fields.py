@@ -11,9 +11,11 @@ from lineage.errors import ArchitectureError
 
 Shape = tuple[int, ...]
 
-ACTIVATIONS = ("gelu", "gelu_new", "gelu_tanh", "relu", "silu")
+ACTIVATIONS = ("gelu", "gelu_new", "gelu_tanh", "gelu_fast", "gelu_cut", "quick_gelu", "relu", "relu2", "silu", "tanh")
 """gelu: exact (erf; Hendrycks & Gimpel 2016, eq. 1). gelu_new and gelu_tanh: its tanh approximation (eq. 2), written
-out as GPT-2 did and as one kernel: the same function, rounded differently. relu: max(0, x). silu: x·σ(x)."""
+out as GPT-2 did and as one kernel: the same function, rounded differently; gelu_fast, gelu_cut: with √(2/π) cut after
+ten and after eight digits. quick_gelu: x·σ(1.702 x). relu: max(0, x); relu2: its square (So et al. 2021). silu:
+x·σ(x)."""
 
 
 def size(**options: Any) -> Any:

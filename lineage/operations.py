@@ -61,16 +61,16 @@ class Operation(ABC):
 
 @dataclass(frozen=True)
 class Transpose(Operation):
-    """[in, out] on disk, [out, in] in the model."""
+    """[…, in, out] on disk, […, out, in] in the model."""
 
     def shapes_before(self, after: Shapes) -> Shapes:
-        return tuple(shape[::-1] for shape in after)
+        return tuple((*shape[:-2], *shape[-2:][::-1]) for shape in after)
 
     def forward(self, arrays: Sequence[Array], after: Shapes) -> list[Array]:
-        return [array.T for array in arrays]
+        return [array.swapaxes(-1, -2) for array in arrays]
 
     def backward(self, arrays: Sequence[Array], before: Shapes) -> list[Array]:
-        return [array.T for array in arrays]
+        return [array.swapaxes(-1, -2) for array in arrays]
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,44 @@ class Split(Operation):
 
 
 @dataclass(frozen=True)
+class Alternate(Operation):
+    """One tensor on disk holds several of the model's, of one shape, taking turns along an axis."""
+
+    axis: int = 0
+
+    @property
+    def rows_only(self) -> bool:
+        return self.axis == 0
+
+    def shapes_before(self, after: Shapes) -> Shapes:
+        if any(shape != after[0] for shape in after):
+            raise ValueError(f"{after} are not alike")
+        return Split(self.axis).shapes_before(after)
+
+    def forward(self, arrays: Sequence[Array], after: Shapes) -> list[Array]:
+        (whole,) = arrays
+        turns = whole.reshape(*whole.shape[: self.axis], -1, len(after), *whole.shape[self.axis + 1 :])
+        return list(np.moveaxis(turns, self.axis + 1, 0))
+
+    def backward(self, arrays: Sequence[Array], before: Shapes) -> list[Array]:
+        return [np.stack(list(arrays), axis=self.axis + 1).reshape(before[0])]
+
+
+@dataclass(frozen=True)
+class Unfold(Operation):
+    """[a · b, c] on disk, [a, b, c] in the model."""
+
+    def shapes_before(self, after: Shapes) -> Shapes:
+        return tuple((shape[0] * shape[1], *shape[2:]) for shape in after)
+
+    def forward(self, arrays: Sequence[Array], after: Shapes) -> list[Array]:
+        return [array.reshape(shape) for array, shape in zip(arrays, after, strict=True)]
+
+    def backward(self, arrays: Sequence[Array], before: Shapes) -> list[Array]:
+        return [array.reshape(shape) for array, shape in zip(arrays, before, strict=True)]
+
+
+@dataclass(frozen=True)
 class Stack(Operation):
     """Several tensors on disk, of one shape, are the rows of one of the model's."""
 
@@ -113,9 +151,13 @@ class Stack(Operation):
 
 @dataclass(frozen=True)
 class PerHead(Operation):
-    """One tensor on disk holds, head by head, that head's rows of several of the model's. width: of a head."""
+    """One tensor on disk holds, head by head, that head's rows of several of the model's.
+
+    width: of a head, in rows. queries: how many heads of the first go with one head of the others.
+    """
 
     width: int = 1
+    queries: int = 1
 
     @property
     def rows_only(self) -> bool:
@@ -126,21 +168,26 @@ class PerHead(Operation):
         return self.width
 
     def bound(self, component: Any) -> "PerHead":
-        return PerHead(width=component.head_width)
+        return PerHead(width=component.head_width, queries=component.heads // component.kv_heads)
 
     def shapes_before(self, after: Shapes) -> Shapes:
-        if any(shape != after[0] or shape[0] % self.width for shape in after):
+        first, *others = after
+        one = (first[0] // self.queries, *first[1:])
+        if first[0] % self.queries or one[0] % self.width or any(shape != one for shape in others):
             raise ValueError(f"{after} are not alike and whole heads of {self.width}")
-        return ((sum(shape[0] for shape in after), *after[0][1:]),)
+        return ((sum(shape[0] for shape in after), *first[1:]),)
 
     def forward(self, arrays: Sequence[Array], after: Shapes) -> list[Array]:
         (whole,) = arrays
-        heads = whole.reshape(-1, len(after), self.width, *whole.shape[1:])
-        return [heads[:, place].reshape(shape) for place, shape in enumerate(after)]
+        heads = whole.reshape(-1, self.queries + len(after) - 1, self.width, *whole.shape[1:])
+        parts = (heads[:, : self.queries], *np.moveaxis(heads[:, self.queries :], 1, 0))
+        return [part.reshape(shape) for part, shape in zip(parts, after, strict=True)]
 
     def backward(self, arrays: Sequence[Array], before: Shapes) -> list[Array]:
-        heads = [array.reshape(-1, self.width, *array.shape[1:]) for array in arrays]
-        return [np.stack(heads, axis=1).reshape(before[0])]
+        first, *others = arrays
+        shapes = [(-1, count, self.width, *first.shape[1:]) for count in (self.queries, *(1 for _ in others))]
+        heads = [array.reshape(shape) for array, shape in zip(arrays, shapes, strict=True)]
+        return [np.concatenate(heads, axis=1).reshape(before[0])]
 
 
 Operations = tuple[Operation, ...]
@@ -154,11 +201,12 @@ def spell(operation: Operation) -> str:
 
 def read_operation(text: str) -> Operation | None:
     """The inverse of `spell`; None for what is not known."""
-    found = re.fullmatch(r"(\w+)(?:\((\w+)=(\d{1,9})\))?", text)
+    found = re.fullmatch(r"(\w+)(?:\((\w+=\d{1,9}(?:, \w+=\d{1,9})*)\))?", text)
     kind = Operation.kinds.get(found[1]) if found else None
-    if found is None or kind is None or (found[2] and found[2] not in {f.name for f in fields(kind)}):  # type: ignore[arg-type]
+    values = dict(part.split("=") for part in found[2].split(", ")) if found and found[2] else {}
+    if kind is None or values.keys() - {f.name for f in fields(kind)}:  # type: ignore[arg-type]
         return None
-    return kind(**{found[2]: int(found[3])}) if found[2] else kind()
+    return kind(**{name: int(value) for name, value in values.items()})
 
 
 def stages(operations: Operations, after: Shapes) -> list[Shapes]:

@@ -55,19 +55,38 @@ class Yarn(Component):
         check_positive(self, "factor", "fast", "slow", "attention")
 
 
-Scaling = Linear | Dynamic | Banded | Yarn
+class LongRope(Component):
+    """Each pair's frequency divided by a factor of its own (Ding et al. 2024, eq. 1): `long` for calls longer than
+    `length`, else `short`. attention, long_attention: what cosines and sines are multiplied by.
+    """
+
+    short: tuple[float, ...] = choice()
+    long: tuple[float, ...] = choice()
+    length: int = size()
+    attention: float = choice(default=1.0)
+    long_attention: float = choice(default=1.0)
+
+    def check(self) -> None:
+        check_positive(self, "attention", "long_attention")
+        if len(self.short) != len(self.long) or not all(factor > 0 for factor in (*self.short, *self.long)):
+            raise contradiction("LongRope: short and long are not as many positive factors", "scaling")
+
+
+Scaling = Linear | Dynamic | Banded | Yarn | LongRope
 
 
 class Rotary(Component):
     """The first `width` channels of each head turned by an angle that grows with position (Su et al. 2021, eq. 34).
 
-    pairing: which channels turn together, "halves" (c with c + width/2) or "neighbours" (2c with 2c + 1).
+    pairing: which channels turn together, "halves" (c with c + width/2) or "neighbours" (2c with 2c + 1). rounded: what
+    is rounded to the model's type: cosines and sines ("table"), what was turned in single precision ("result"), "both".
     """
 
     theta: float = choice()
     width: int = size()
     pairing: str = choice(default="halves")
     scaling: Scaling | None = choice(default=None)
+    rounded: str = choice(default="table")
 
     def check(self) -> None:
         check_positive(self, "theta")
@@ -75,3 +94,9 @@ class Rotary(Component):
             raise contradiction(f"Rotary: width {self.width} is odd", "head_size", "share")
         if self.pairing not in ("halves", "neighbours"):
             raise contradiction(f"Rotary: pairing {self.pairing[:20]!r} is not halves or neighbours", "pairing")
+        if self.rounded not in ("table", "result", "both"):
+            raise contradiction(f"Rotary: rounded {self.rounded[:20]!r} is not table, result or both", "rounded")
+        if isinstance(self.scaling, LongRope) and len(self.scaling.short) != self.width // 2:
+            raise contradiction(
+                f"Rotary: {len(self.scaling.short)} factors for {self.width // 2} pairs of channels", "scaling"
+            )

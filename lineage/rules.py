@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from lineage.config import Entry
-from lineage.operations import Operation, Operations, PerHead, Split, Stack, Transpose
+from lineage.operations import Alternate, Operation, Operations, PerHead, Split, Stack, Transpose, Unfold
 
 __all__ = [
+    "Alternate",
     "Copy",
     "Dialect",
     "Drop",
@@ -25,6 +26,7 @@ __all__ = [
     "Stack",
     "Tap",
     "Transpose",
+    "Unfold",
     "fill",
     "match",
 ]

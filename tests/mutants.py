@@ -13,7 +13,7 @@ from typing import Any, get_args, get_type_hints
 
 from lineage import components as c
 from lineage.components import Component
-from lineage.experts import NORMALISATIONS, SCORES
+from lineage.feed_forward import NORMALISATIONS, SCORES
 
 NAMES = {
     "activation": c.ACTIVATIONS,

@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 
 from lineage import components as c
-from lineage.experts import NORMALISATIONS, SCORES
+from lineage.feed_forward import NORMALISATIONS, SCORES
 
 SIZES = st.integers(1, 9)
 LAYER_NORMS = st.builds(c.LayerNorm, eps=st.floats(0, 1), bias=st.booleans())

@@ -1,5 +1,6 @@
-"""Attention. B batch, T queries, S keys, D width, H heads, K key-value heads, W width of a head."""
+"""Attention. B batch, T queries, S keys, D width, H heads, K key-value heads, W width of a head, V of a value."""
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -8,48 +9,112 @@ from torch import Tensor, nn
 
 from lineage import components as c
 from lineage.modules.context import Context
-from lineage.modules.registry import make_or_pass, runs
+from lineage.modules.registry import make, make_or_pass, runs
 from lineage.modules.rotary import turn
 
-Backend = Callable[[Tensor, Tensor, Tensor, c.Attention, Context], Tensor]
 
-
-def sdpa(q_BHTW: Tensor, k_BKSW: Tensor, v_BKSW: Tensor, spec: c.Attention, context: Context) -> Tensor:
+def sdpa(
+    q_BHTW: Tensor, k_BKSW: Tensor, v_BKSV: Tensor, spec: c.Attention, context: Context, bias: Tensor | None
+) -> Tensor:
     """The product in one kernel; heads are not repeated, and plain causality needs no mask."""
     if spec.softcap is not None:
-        return eager(q_BHTW, k_BKSW, v_BKSW, spec, context)
-    plain = context.plainly_causal(spec.mask)
+        return eager(q_BHTW, k_BKSW, v_BKSV, spec, context, bias, None)
+    plain = bias is None and context.plainly_causal(spec.mask)
+    allowed = None if plain else context.mask(spec.mask)
     return F.scaled_dot_product_attention(
         q_BHTW,
         k_BKSW,
-        v_BKSW,
-        attn_mask=None if plain else context.mask(spec.mask),
+        v_BKSV,
+        attn_mask=allowed if bias is None else _added(bias, allowed),
         is_causal=plain,
         scale=spec.scale,
         enable_gqa=spec.kv_heads != spec.heads,
     )
 
 
-def eager(q_BHTW: Tensor, k_BKSW: Tensor, v_BKSW: Tensor, spec: c.Attention, context: Context) -> Tensor:
+def eager(
+    q_BHTW: Tensor,
+    k_BKSW: Tensor,
+    v_BKSV: Tensor,
+    spec: c.Attention,
+    context: Context,
+    bias: Tensor | None,
+    sinks_H: Tensor | None,
+) -> Tensor:
     """The product written out, each step rounded as the reference's eager path rounds it."""
     groups = spec.heads // spec.kv_heads
-    k_BHSW, v_BHSW = (x.repeat_interleave(groups, 1) if groups > 1 else x for x in (k_BKSW, v_BKSW))
+    k_BHSW, v_BHSV = (x.repeat_interleave(groups, 1) if groups > 1 else x for x in (k_BKSW, v_BKSV))
     scale = spec.head_width**-0.5 if spec.scale is None else spec.scale
+    if spec.exact and q_BHTW.dtype != torch.float64:
+        q_BHTW, k_BHSW = q_BHTW.float(), k_BHSW.float()
     scores_BHTS = torch.matmul(q_BHTW, k_BHSW.transpose(2, 3)) * scale
+    if bias is not None:
+        scores_BHTS = scores_BHTS + bias
     if spec.softcap is not None:
         scores_BHTS = torch.tanh(scores_BHTS / spec.softcap) * spec.softcap
     allowed = context.mask(spec.mask)
     if allowed is not None:
-        least = torch.finfo(scores_BHTS.dtype).min
-        scores_BHTS = scores_BHTS + torch.zeros_like(allowed, dtype=scores_BHTS.dtype).masked_fill(~allowed, least)
-    return torch.matmul(F.softmax(scores_BHTS, dim=-1), v_BHSW)
+        scores_BHTS = scores_BHTS + _added(torch.zeros_like(allowed, dtype=scores_BHTS.dtype), allowed)
+    if sinks_H is None:
+        return torch.matmul(F.softmax(scores_BHTS, dim=-1).to(v_BHSV.dtype), v_BHSV)
+    sinks_BHT1 = sinks_H[None, :, None, None].expand(*scores_BHTS.shape[:3], 1)
+    scores_BHTx = torch.cat([scores_BHTS, sinks_BHT1], -1)
+    scores_BHTx = scores_BHTx - scores_BHTx.amax(-1, keepdim=True)
+    return torch.matmul(F.softmax(scores_BHTx, dim=-1)[..., :-1].to(v_BHSV.dtype), v_BHSV)
 
 
-BACKENDS: dict[str, Backend] = {"sdpa": sdpa, "eager": eager}
+def _added(bias: Tensor, allowed: Tensor | None) -> Tensor:
+    """A bias to scores, with the least number there is where no query may look."""
+    return bias if allowed is None else bias.masked_fill(~allowed, torch.finfo(bias.dtype).min)
+
+
+def product(
+    q_BHTW: Tensor,
+    k_BKSW: Tensor,
+    v_BKSV: Tensor,
+    spec: c.Attention,
+    context: Context,
+    bias: Tensor | None = None,
+    sinks_H: Tensor | None = None,
+) -> Tensor:
+    """softmax(q kᵀ · scale + bias + mask) v by the context's back end, heads joined again: [B, T, H · V]."""
+    if sinks_H is not None or context.backend == "eager":
+        out_BHTV = eager(q_BHTW, k_BKSW, v_BKSV, spec, context, bias, sinks_H)
+    else:
+        out_BHTV = BACKENDS[context.backend](q_BHTW, k_BKSW, v_BKSV, spec, context, bias)
+    return out_BHTV.transpose(1, 2).flatten(2)
+
+
+Backend = Callable[[Tensor, Tensor, Tensor, c.Attention, Context, Tensor | None], Tensor]
+BACKENDS: dict[str, Backend] = {"sdpa": sdpa}
+"""What computes the product where no sink asks for it to be written out (`eager`)."""
+
+
+@runs(c.Alibi)
+class Alibi(nn.Module):
+    """Slope of the head · place of the key, [B or 1, H, 1, S] (Press et al. 2022, §3)."""
+
+    def __init__(self, spec: c.Alibi, heads: int) -> None:
+        super().__init__()
+        self.spec, self.heads = spec, heads
+
+    def forward(self, context: Context, dtype: torch.dtype) -> Tensor:
+        places_BS = context.counts_BS
+        rounded = torch.bfloat16 if self.spec.rounded else torch.promote_types(dtype, torch.float32)
+        slopes_H = torch.tensor(slopes(self.heads), device=places_BS.device).to(rounded)
+        bias_BHS = (slopes_H[:, None] * places_BS[:, None].to(rounded)).to(dtype) * self.spec.scale
+        return bias_BHS[:, :, None]
+
+
+def slopes(heads: int) -> list[float]:
+    """2^(-8/n), 2^(-16/n), …: for the power of two n below; every second one of 2n's for the heads beyond."""
+    power = 2 ** math.floor(math.log2(heads))
+    first = [2.0 ** (-8.0 * (i + 1) / power) for i in range(power)]
+    return first + [2.0 ** (-4.0 * (i + 1) / power) for i in range(0, 2 * (heads - power), 2)]
 
 
 class Product(nn.Module):
-    """softmax(q kᵀ · scale + mask) v over heads, which it splits, norms, turns and joins again.
+    """softmax(q kᵀ · scale + mask) v over heads, which it splits, turns and joins again.
 
     (Vaswani et al. 2017, eq. 1; Su et al. 2021, eq. 34.)
     """
@@ -58,17 +123,33 @@ class Product(nn.Module):
         super().__init__()
         self.spec = spec
 
-    def forward(self, q_BTx: Tensor, k_BSx: Tensor, v_BSx: Tensor, context: Context) -> Tensor:
+    def forward(
+        self,
+        q_BTx: Tensor,
+        k_BSx: Tensor,
+        v_BSx: Tensor,
+        context: Context,
+        bias: Tensor | None = None,
+        sinks_H: Tensor | None = None,
+    ) -> Tensor:
         spec = self.spec
         q_BHTW, k_BKSW, v_BKSW = (self.heads(x) for x in (q_BTx, k_BSx, v_BSx))
         if spec.rotary is not None:
             rotation = context.rotation(spec.rotary, q_BHTW.dtype)
             q_BHTW, k_BKSW = turn(q_BHTW, rotation, spec.rotary), turn(k_BKSW, rotation, spec.rotary)
-        return BACKENDS[context.backend](q_BHTW, k_BKSW, v_BKSW, spec, context).transpose(1, 2).flatten(2)
+        if spec.temperature is not None:
+            q_BHTW = (q_BHTW * hotter(context.places_T, spec.temperature, q_BHTW.dtype)).to(q_BHTW.dtype)
+        return product(q_BHTW, k_BKSW, v_BKSW, spec, context, bias, sinks_H)
 
     def heads(self, x: Tensor) -> Tensor:
         """[B, T, heads · W] or [B, T, heads, W] -> [B, heads, T, W]."""
         return x.reshape(*x.shape[:2], -1, self.spec.head_width).transpose(1, 2)
+
+
+def hotter(places_T: Tensor, spec: c.Temperature, dtype: torch.dtype) -> Tensor:
+    """What the queries at these places are multiplied by, [T, 1]."""
+    exact_T = places_T.to(torch.promote_types(dtype, torch.float32))
+    return (torch.log1p(torch.floor((exact_T + 1.0) / spec.length)) * spec.scale + 1.0)[:, None]
 
 
 @runs(c.Attention)
@@ -81,17 +162,23 @@ class Attention(nn.Module):
         self.q = nn.Linear(width, spec.heads * spec.head_width, bias=spec.bias)
         self.k = nn.Linear(width, spec.kv_heads * spec.head_width, bias=spec.bias)
         self.v = nn.Linear(width, spec.kv_heads * spec.head_width, bias=spec.bias)
-        self.query_norm = make_or_pass(spec.query_norm, spec.head_width)
-        self.key_norm = make_or_pass(spec.key_norm, spec.head_width)
+        self.query_norm = make_or_pass(spec.query_norm, spec.child_width("query_norm", width))
+        self.key_norm = make_or_pass(spec.key_norm, spec.child_width("key_norm", width))
+        self.position_bias = make(spec.position_bias, spec.heads) if spec.position_bias else None
+        self.sinks = nn.Parameter(torch.empty(spec.heads)) if spec.sinks else None
         self.product = Product(spec)
         self.o = nn.Linear(spec.heads * spec.head_width, width, bias=spec.output_bias)
 
     def forward(self, x_BTD: Tensor, context: Context) -> Tensor:
         q_BTx, k_BTx = self._normed(self.q(x_BTD), self.query_norm), self._normed(self.k(x_BTD), self.key_norm)
-        out: Tensor = self.o(self.product(q_BTx, k_BTx, self.v(x_BTD), context))
+        v_BTx, clip = self.v(x_BTD), self.spec.clip
+        if clip is not None:
+            q_BTx, k_BTx, v_BTx = (x.clamp(-clip, clip) for x in (q_BTx, k_BTx, v_BTx))
+        bias = None if self.position_bias is None else self.position_bias(context, x_BTD.dtype)
+        out: Tensor = self.o(self.product(q_BTx, k_BTx, v_BTx, context, bias, self.sinks))
         return out
 
     def _normed(self, x_BTx: Tensor, norm: nn.Module) -> Tensor:
-        """Each head normed by itself."""
-        normed: Tensor = norm(x_BTx.unflatten(-1, (-1, self.spec.head_width)))
+        """Each head normed by itself, or all at once."""
+        normed: Tensor = norm(x_BTx if self.spec.joined else x_BTx.unflatten(-1, (-1, self.spec.head_width)))
         return normed

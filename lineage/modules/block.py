@@ -9,7 +9,7 @@ from lineage.modules.registry import make, make_or_pass, runs
 
 @runs(c.Residual)
 class Residual(nn.Module):
-    """norm_sum(x + norm_branch(body(norm_input(x)))); an empty slot passes on (Xiong et al. 2020, fig. 1)."""
+    """norm_sum(x + scale · norm_branch(body(norm_input(x)))); an empty slot passes on (Xiong et al. 2020, fig. 1)."""
 
     def __init__(self, spec: c.Residual, width: int) -> None:
         super().__init__()
@@ -17,15 +17,17 @@ class Residual(nn.Module):
         self.body = make(spec.body, width)
         self.norm_branch = make_or_pass(spec.norm_branch, width)
         self.norm_sum = make_or_pass(spec.norm_sum, width)
+        self.scale, self.normed = spec.scale, spec.normed
 
     def forward(self, x_BTD: Tensor, context: Context) -> Tensor:
-        out: Tensor = self.norm_sum(x_BTD + self.branch(x_BTD, context))
+        read_BTD = self.norm_input(x_BTD)
+        out: Tensor = self.norm_sum((read_BTD if self.normed else x_BTD) + self.branch(read_BTD, context))
         return out
 
-    def branch(self, x_BTD: Tensor, context: Context) -> Tensor:
-        """What is added to the stream."""
-        out: Tensor = self.norm_branch(self.body(self.norm_input(x_BTD), context))
-        return out
+    def branch(self, read_BTD: Tensor, context: Context) -> Tensor:
+        """What is added to the stream. read_BTD: the stream after norm_input."""
+        out: Tensor = self.norm_branch(self.body(read_BTD, context))
+        return out if self.scale is None else out * self.scale
 
 
 @runs(c.Block)
@@ -36,10 +38,14 @@ class Block(nn.Module):
         super().__init__()
         self.attention = Residual(spec.attention, width)
         self.mlp = Residual(spec.mlp, width)
+        self.norm_input = make_or_pass(spec.norm_input, width)
         self.parallel = spec.parallel
 
     def forward(self, x_BTD: Tensor, context: Context) -> Tensor:
         if self.parallel:
-            return x_BTD + (self.attention.branch(x_BTD, context) + self.mlp.branch(x_BTD, context))
+            both = (self.attention, self.mlp)
+            read_BTD = self.norm_input(x_BTD)
+            first_BTD, second_BTD = (one.branch(one.norm_input(read_BTD), context) for one in both)
+            return x_BTD + (first_BTD + second_BTD)
         out: Tensor = self.mlp(self.attention(x_BTD, context), context)
         return out

@@ -15,23 +15,26 @@ class LearnedPositions(nn.Module):
 
     def __init__(self, spec: c.LearnedPositions, width: int) -> None:
         super().__init__()
-        self.reach = spec.reach
+        self.reach, self.ids = spec.reach, spec.ids
         self.pad = spec.ids.pad if isinstance(spec.ids, c.SkipPadding) else None
         self.weight = nn.Parameter(torch.empty(spec.length, width))
 
-    def forward(self, ids_BT: Tensor, positions_BT: Tensor | None = None) -> Tensor:
+    def forward(self, ids_BT: Tensor, positions_BT: Tensor | None = None, keep_BT: Tensor | None = None) -> Tensor:
         if positions_BT is None:
-            positions_BT = self.position_ids(ids_BT)
+            positions_BT = self.position_ids(ids_BT, keep_BT)
             if ids_BT.shape[1] > self.reach:
                 raise UsageError(f"{ids_BT.shape[1]} tokens, and the table of positions has {self.reach}")
+        elif self.pad is None:
+            positions_BT = positions_BT + self.ids.offset
         return F.embedding(positions_BT, self.weight, padding_idx=self.pad)
 
-    def position_ids(self, ids_BT: Tensor) -> Tensor:
-        """[B, T] or [1, T]."""
-        if self.pad is None:
-            return torch.arange(ids_BT.shape[1], device=ids_BT.device)[None]
-        real_BT = ids_BT.ne(self.pad).long()
-        return real_BT.cumsum(1) * real_BT + self.pad
+    def position_ids(self, ids_BT: Tensor, keep_BT: Tensor | None = None) -> Tensor:
+        """Rows of the table, [B, T] or [1, T]."""
+        counted_BT = ids_BT.ne(self.pad) if self.pad is not None else keep_BT
+        if isinstance(self.ids, c.Consecutive) or counted_BT is None:
+            return torch.arange(ids_BT.shape[1], device=ids_BT.device)[None] + self.ids.offset
+        real_BT = counted_BT.long()
+        return real_BT.cumsum(1) * real_BT + self.ids.offset - 1
 
 
 @runs(c.Segments)
@@ -46,6 +49,18 @@ class Segments(nn.Module):
         return F.embedding(segments_BT, self.weight)
 
 
+@runs(c.Projection)
+class Projection(nn.Module):
+    """A linear map to another width (Lan et al. 2019, §3.1)."""
+
+    def __init__(self, spec: c.Projection, width: int) -> None:
+        super().__init__()
+        self.dense = nn.Linear(width, spec.width, bias=spec.bias)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        return self.dense(x_BTD)
+
+
 @runs(c.Embed)
 class Embed(nn.Module):
     """norm(token + segment + position), of those that the spec has."""
@@ -53,18 +68,28 @@ class Embed(nn.Module):
     def __init__(self, spec: c.Embed, width: int) -> None:
         super().__init__()
         self.tokens = nn.Embedding(spec.vocab, spec.width, padding_idx=spec.padding)
-        self.positions = make(spec.positions, spec.width) if spec.positions else None
-        self.segments = make(spec.segments, spec.width) if spec.segments else None
-        self.norm = make_or_pass(spec.norm, spec.width)
-        self.scale = spec.scale
+        inner = spec.child_width("norm", width)
+        self.spec = spec
+        self.positions = make(spec.positions, inner) if spec.positions else None
+        self.segments = make(spec.segments, inner) if spec.segments else None
+        self.norm = make_or_pass(spec.norm, inner)
+        self.projection = make_or_pass(spec.projection, spec.width)
 
-    def forward(self, ids_BT: Tensor, positions_BT: Tensor | None, segments_BT: Tensor | None) -> Tensor:
-        x_BTD = self.tokens(ids_BT)
-        if self.scale is not None:
-            x_BTD = x_BTD * torch.tensor(self.scale, dtype=x_BTD.dtype, device=x_BTD.device)
+    def forward(
+        self,
+        ids_BT: Tensor,
+        positions_BT: Tensor | None = None,
+        segments_BT: Tensor | None = None,
+        keep_BT: Tensor | None = None,
+    ) -> Tensor:
+        x_BTD, scale = self.tokens(ids_BT), self.spec.scale
+        if scale is not None:
+            x_BTD = x_BTD * (x_BTD.new_tensor(scale) if self.spec.rounded else scale)
+        if self.spec.early:
+            x_BTD = self.projection(x_BTD)
         if self.segments is not None:
             x_BTD = x_BTD + self.segments(torch.zeros_like(ids_BT) if segments_BT is None else segments_BT)
         if self.positions is not None:
-            x_BTD = x_BTD + self.positions(ids_BT, positions_BT)
+            x_BTD = x_BTD + self.positions(ids_BT, positions_BT, keep_BT)
         out: Tensor = self.norm(x_BTD)
-        return out
+        return out if self.spec.early else self.projection(out)

@@ -1,4 +1,4 @@
-"""Mixtures of experts. N tokens of the whole batch, D width, E experts, K chosen, F inner width."""
+"""Mixtures of experts. N tokens of the whole batch, D width, E experts, K chosen, G groups, F inner width."""
 
 import torch
 import torch.nn.functional as F
@@ -17,39 +17,109 @@ class Router(nn.Module):
         super().__init__()
         self.spec = spec
         self.weight = nn.Parameter(torch.empty(spec.experts, width))
+        self.bias = nn.Parameter(torch.empty(spec.experts)) if spec.bias else None
+        self.correction = nn.Parameter(torch.empty(spec.experts)) if spec.correction else None
 
     def forward(self, x_ND: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        logits_NE = F.linear(x_ND, self.weight)
-        exact = logits_NE if logits_NE.dtype == torch.float64 else logits_NE.float()
-        scores = {"softmax": lambda: exact.softmax(-1), "sigmoid": exact.sigmoid, "none": lambda: exact}
-        weights_NK, chosen_NK = scores[self.spec.score]().topk(self.spec.top_k, dim=-1)
-        if self.spec.normalise == "sum":
-            weights_NK = weights_NK / weights_NK.sum(-1, keepdim=True)
-        elif self.spec.normalise == "softmax":
+        spec = self.spec
+        if spec.exact:
+            logits_NE = F.linear(_single(x_ND), _single(self.weight), None if self.bias is None else _single(self.bias))
+        else:
+            logits_NE = F.linear(x_ND, self.weight, self.bias)
+        if spec.jitter is not None:
+            weights_NK, chosen_NK = mix(logits_NE, spec.top_k, spec.jitter)
+            return logits_NE, weights_NK, chosen_NK
+        exact_NE = _single(logits_NE)
+        scores = {"softmax": lambda: exact_NE.softmax(-1), "sigmoid": exact_NE.sigmoid, "none": lambda: exact_NE}
+        scores_NE = scores[spec.score]()
+        chosen_NK = self._open(scores_NE).topk(spec.top_k, dim=-1).indices
+        weights_NK = scores_NE.gather(-1, chosen_NK)
+        if spec.normalise == "sum":
+            weights_NK = weights_NK / (weights_NK.sum(-1, keepdim=True) + spec.eps)
+        elif spec.normalise == "softmax":
             weights_NK = weights_NK.softmax(-1)
-        return logits_NE, weights_NK.to(x_ND.dtype) if self.spec.rounded else weights_NK, chosen_NK
+        elif spec.normalise == "sigmoid":
+            weights_NK = weights_NK.sigmoid()
+        weights_NK = weights_NK * spec.scale
+        return logits_NE, weights_NK.to(x_ND.dtype) if spec.rounded else weights_NK, chosen_NK
+
+    def _open(self, scores_NE: Tensor) -> Tensor:
+        """What experts are chosen by: corrected scores, of the groups that are open."""
+        groups = self.spec.groups
+        by_NE = scores_NE if self.correction is None else scores_NE + self.correction
+        if groups is None:
+            return by_NE
+        by_NGx = by_NE.unflatten(-1, (groups.count, -1))
+        best_NG = by_NGx.topk(2, dim=-1).values.sum(-1) if groups.pair else by_NGx.amax(-1)
+        closed_NG = torch.ones_like(best_NG, dtype=torch.bool).scatter(-1, best_NG.topk(groups.keep, -1).indices, False)
+        return by_NGx.masked_fill(closed_NG[..., None], -torch.inf).flatten(-2)
+
+
+def mix(logits_NE: Tensor, top_k: int, jitter: float) -> tuple[Tensor, Tensor]:
+    """One expert after the other, each weighed by a softmax over those within 2 · jitter of the best that is left.
+
+    The distance is measured against the larger of that best and a logit's own size (Liu et al. 2024, GRIN, §2).
+    """
+    left_NE, weights, chosen = logits_NE, [], []
+    for _ in range(top_k):
+        best_N1, expert_N1 = left_NE.max(-1, keepdim=True)
+        far_NE = (best_N1 - logits_NE) / logits_NE.abs().clamp(min=best_N1) > 2 * jitter
+        weights.append(left_NE.masked_fill(far_NE, -torch.inf).softmax(-1).gather(-1, expert_N1))
+        chosen.append(expert_N1)
+        left_NE = left_NE.scatter(-1, expert_N1, -torch.inf)
+    return torch.cat(weights, -1), torch.cat(chosen, -1)
+
+
+def _single(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float64 else x.float()
 
 
 @runs(c.Experts)
 class Experts(nn.Module):
-    """The weighted sum of the chosen experts' results, each down(act(gate(x)) · up(x))."""
+    """The weighted sum of the chosen experts' results, each down(act(gate(x)) · up(x)); and what all tokens share."""
 
     def __init__(self, spec: c.Experts, width: int) -> None:
         super().__init__()
+        self.spec = spec
         count = spec.router.experts
         self.router = make(spec.router, width)
         self.act = Activation(spec.activation)
-        self.gate = nn.Parameter(torch.empty(count, spec.width, width))
+        self.gate = nn.Parameter(torch.empty(count, spec.width, width)) if spec.gated else None
         self.up = nn.Parameter(torch.empty(count, spec.width, width))
         self.down = nn.Parameter(torch.empty(count, width, spec.width))
+        self.gate_bias = nn.Parameter(torch.empty(count, spec.width)) if spec.bias and spec.gated else None
+        self.up_bias = nn.Parameter(torch.empty(count, spec.width)) if spec.bias else None
+        self.down_bias = nn.Parameter(torch.empty(count, width)) if spec.bias else None
+        self.shared = make(spec.shared, width) if spec.shared else None
+        self.shared_gate = nn.Linear(width, 1, bias=False) if spec.shared_gate else None
 
     def forward(self, x_BTD: Tensor, context: object = None) -> Tensor:
         x_ND = x_BTD.flatten(0, 1)
         _, weights_NK, chosen_NK = self.router(x_ND)
         out_ND = torch.zeros_like(x_ND)
-        for expert in range(self.gate.shape[0]):
+        for expert in range(self.up.shape[0]):
             token, place = torch.where(chosen_NK == expert)
-            inner = self.act(F.linear(x_ND[token], self.gate[expert])) * F.linear(x_ND[token], self.up[expert])
-            result = F.linear(inner, self.down[expert]) * weights_NK[token, place, None]
+            weight = weights_NK[token, place, None]
+            result = self.one(expert, x_ND[token] * weight.to(x_ND.dtype)) if self.spec.early else None
+            result = self.one(expert, x_ND[token]) * weight if result is None else result
             out_ND.index_add_(0, token, result.to(out_ND.dtype))
-        return out_ND.view_as(x_BTD)
+        out_BTD = out_ND.view_as(x_BTD)
+        if self.shared is None:
+            return out_BTD
+        shared_BTD: Tensor = self.shared(x_BTD)
+        return out_BTD + (shared_BTD if self.shared_gate is None else self.shared_gate(x_BTD).sigmoid() * shared_BTD)
+
+    def one(self, expert: int, x_xD: Tensor) -> Tensor:
+        """One expert's result for some tokens."""
+
+        def map_by(weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
+            return F.linear(x, weight[expert], None if bias is None else bias[expert])
+
+        up = map_by(self.up, self.up_bias, x_xD)
+        if self.gate is None:
+            return map_by(self.down, self.down_bias, self.act(up))
+        gate, clamp = map_by(self.gate, self.gate_bias, x_xD), self.spec.clamp
+        if clamp is None:
+            return map_by(self.down, self.down_bias, self.act(gate) * up)
+        gate, up = gate.clamp(max=clamp.limit), up.clamp(-clamp.limit, clamp.limit)
+        return map_by(self.down, self.down_bias, (up + 1) * (gate * torch.sigmoid(gate * clamp.slope)))

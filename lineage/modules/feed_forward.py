@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -21,12 +22,22 @@ def gelu_tanh(x: Tensor) -> Tensor:
     return F.gelu(x, approximate="tanh")
 
 
+def _gelu_cut(x: Tensor, constant: float) -> Tensor:
+    """The same with √(2/π) as others wrote it down."""
+    return 0.5 * x * (1.0 + torch.tanh(constant * x * (1.0 + 0.044715 * x * x)))
+
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_new": gelu_new,
     "gelu_tanh": gelu_tanh,
+    "gelu_fast": partial(_gelu_cut, constant=0.7978845608),
+    "gelu_cut": partial(_gelu_cut, constant=0.79788456),
+    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
     "relu": F.relu,
+    "relu2": lambda x: F.relu(x).square(),
     "silu": F.silu,
+    "tanh": torch.tanh,
 }
 
 

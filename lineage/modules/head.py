@@ -15,9 +15,9 @@ class Transform(nn.Module):
 
     def __init__(self, spec: c.Transform, width: int) -> None:
         super().__init__()
-        self.dense = nn.Linear(width, width)
+        self.dense = nn.Linear(width, spec.width or width)
         self.act = Activation(spec.activation)
-        self.norm = make(spec.norm, width)
+        self.norm = make(spec.norm, spec.width or width)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         out: Tensor = self.norm(self.act(self.dense(x_BTD)))
@@ -30,13 +30,17 @@ class Head(nn.Module):
 
     def __init__(self, spec: c.Head, width: int) -> None:
         super().__init__()
-        self.softcap = spec.softcap
+        self.scale, self.softcap = spec.scale, spec.softcap
         self.transform = make_or_pass(spec.transform, width)
-        self.weight = None if spec.tied else nn.Parameter(torch.empty(spec.vocab, width))
+        self.projection = make_or_pass(spec.projection, width)
+        self.weight = None if spec.tied else nn.Parameter(torch.empty(spec.vocab, spec.table_width(width)))
         self.bias = nn.Parameter(torch.zeros(spec.vocab)) if spec.bias else None
 
     def forward(self, x_BTD: Tensor, tokens_VD: Tensor) -> Tensor:
-        logits_BTV = F.linear(self.transform(x_BTD), tokens_VD if self.weight is None else self.weight, self.bias)
+        read_BTD = self.projection(self.transform(x_BTD))
+        logits_BTV = F.linear(read_BTD, tokens_VD if self.weight is None else self.weight, self.bias)
+        if self.scale is not None:
+            logits_BTV = logits_BTV * self.scale
         return logits_BTV if self.softcap is None else torch.tanh(logits_BTV / self.softcap) * self.softcap
 
 

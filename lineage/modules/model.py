@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from lineage import components as c
 from lineage import graph
-from lineage.modules import attention, block, embedding, experts, feed_forward, head, norm  # noqa: F401  (each declares what it runs)
+from lineage.modules import attention, block, embedding, experts, feed_forward, head, latent_attention, norm  # noqa: F401  (each declares what it runs)
 from lineage.modules.context import Context
 from lineage.modules.registry import make, make_or_pass, runs
 
@@ -33,7 +33,7 @@ class Model(nn.Module):
 
     def __init__(self, spec: c.Model, width: int = 0) -> None:
         super().__init__()
-        width = spec.embed.width
+        width = spec.embed.stream
         self.spec = spec
         self.provenance: dict[str, Any] = {}
         self.attention = "sdpa"
@@ -55,7 +55,7 @@ class Model(nn.Module):
         keep_BS = None if attention_mask is None else attention_mask.bool()
         places_T = torch.arange(input_ids.shape[1], device=input_ids.device)
         context = Context(places_T[None] if position_ids is None else position_ids, keep_BS, self.attention)
-        x_BTD = self.embed(input_ids, position_ids, token_type_ids)
+        x_BTD = self.embed(input_ids, position_ids, token_type_ids, keep_BS)
         for one in self.blocks:
             x_BTD = one(x_BTD, context)
         hidden_BTD = self.norm(x_BTD)

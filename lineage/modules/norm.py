@@ -1,4 +1,4 @@
-"""Norms. D: the width that is normalised."""
+"""Norms. D: the width that is normalised, H: heads."""
 
 import torch
 import torch.nn.functional as F
@@ -14,12 +14,16 @@ class LayerNorm(nn.Module):
 
     def __init__(self, spec: c.LayerNorm, width: int) -> None:
         super().__init__()
-        self.eps = spec.eps
-        self.weight = nn.Parameter(torch.ones(width))
+        self.eps, self.width, self.tables = spec.eps, width, spec.tables
+        shape = (width,) if spec.tables is None else (spec.tables, width)
+        self.weight = nn.Parameter(torch.ones(shape)) if spec.weight else None
         self.bias = nn.Parameter(torch.zeros(width)) if spec.bias else None
 
     def forward(self, x_xD: Tensor) -> Tensor:
-        return F.layer_norm(x_xD, self.weight.shape, self.weight, self.bias, self.eps)
+        if self.tables is None or self.weight is None:
+            return F.layer_norm(x_xD, (self.width,), self.weight, self.bias, self.eps)
+        exact_xHD = x_xD if x_xD.dtype == torch.float64 else x_xD.float()
+        return (F.layer_norm(exact_xHD, (self.width,), eps=self.eps) * self.weight).to(x_xD.dtype)
 
 
 @runs(c.RMSNorm)
@@ -29,11 +33,13 @@ class RMSNorm(nn.Module):
     def __init__(self, spec: c.RMSNorm, width: int) -> None:
         super().__init__()
         self.spec = spec
-        self.weight = nn.Parameter(torch.ones(width))
+        self.weight = nn.Parameter(torch.ones(width)) if spec.weight else None
 
     def forward(self, x_xD: Tensor) -> Tensor:
         exact = x_xD if x_xD.dtype == torch.float64 else x_xD.float()
         scaled = exact * torch.rsqrt(exact.pow(2).mean(-1, keepdim=True) + self.spec.eps)
+        if self.weight is None:
+            return scaled.to(x_xD.dtype)
         weight = 1.0 + self.weight.to(exact.dtype) if self.spec.plus_one else self.weight
         return (
             (weight * scaled).to(x_xD.dtype) if self.spec.late else weight.to(self.weight.dtype) * scaled.to(x_xD.dtype)

@@ -11,22 +11,24 @@ from lineage import components as c
 def turn(x_BHTW: Tensor, table: tuple[Tensor, Tensor], spec: c.Rotary) -> Tensor:
     """Turn the first channels of each head by the table's angles (Su et al. 2021, eq. 34)."""
     cos_BTP, sin_BTP = (part[:, None] for part in table)
-    turned, rest = x_BHTW[..., : spec.width], x_BHTW[..., spec.width :]
+    turned, rest = x_BHTW[..., : spec.width].to(cos_BTP.dtype), x_BHTW[..., spec.width :]
     halves = spec.pairing == "halves"
     a, b = turned.chunk(2, -1) if halves else (turned[..., 0::2], turned[..., 1::2])
     pair = (a * cos_BTP - b * sin_BTP, b * cos_BTP + a * sin_BTP)
-    joined = torch.cat(pair, -1) if halves else torch.stack(pair, -1).flatten(-2)
+    joined = (torch.cat(pair, -1) if halves else torch.stack(pair, -1).flatten(-2)).to(x_BHTW.dtype)
     return torch.cat([joined, rest], -1) if rest.shape[-1] else joined
 
 
 def table(spec: c.Rotary, positions_BT: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Cosines and sines [B, T, P]: computed in single precision at least, then rounded to the model's type."""
+    """Cosines and sines [B, T, P]: computed in single precision at least, then rounded as the spec says."""
     exact = torch.float64 if dtype == torch.float64 else torch.float32
     with torch.autocast(positions_BT.device.type, enabled=False):
         length = positions_BT.shape[-1]
         frequencies_P, factor = _frequencies(spec, length, exact)
         angles_BTP = positions_BT[..., None].to(exact) * frequencies_P.to(positions_BT.device)
-        return (angles_BTP.cos() * factor).to(dtype), (angles_BTP.sin() * factor).to(dtype)
+        both = (angles_BTP.cos() * factor, angles_BTP.sin() * factor)
+        cos_BTP, sin_BTP = both if spec.rounded == "result" else (part.to(dtype) for part in both)
+        return (cos_BTP, sin_BTP) if spec.rounded == "table" else (cos_BTP.to(exact), sin_BTP.to(exact))
 
 
 def _frequencies(spec: c.Rotary, length: int, dtype: torch.dtype) -> tuple[Tensor, float]:
@@ -41,6 +43,10 @@ def _frequencies(spec: c.Rotary, length: int, dtype: torch.dtype) -> tuple[Tenso
         stretch = scaling.factor * max(length, scaling.length) / scaling.length - (scaling.factor - 1)
         theta = spec.theta * stretch ** (spec.width / (spec.width - 2))
         return 1.0 / theta**powers_P, 1.0
+    if isinstance(scaling, c.LongRope):
+        longer = length > scaling.length
+        factors_P = torch.tensor(scaling.long if longer else scaling.short, dtype=dtype)
+        return 1.0 / (factors_P * spec.theta**powers_P), scaling.long_attention if longer else scaling.attention
     if isinstance(scaling, c.Banded):
         return _banded(plain_P, scaling), 1.0
     return _yarn(spec, scaling, powers_P)

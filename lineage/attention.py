@@ -1,0 +1,152 @@
+"""Attention, its masks and what is added to its scores, as components."""
+
+from collections.abc import Mapping
+
+from lineage.fields import Component, Shape, check_positive, choice, contradiction, dense, size
+from lineage.norms import Norm
+from lineage.rotary import Rotary
+
+
+class Causal(Component):
+    """A token attends to itself and to those before it; with a window, to the nearest `window` of these."""
+
+    window: int | None = size(default=None)
+
+
+class Bidirectional(Component):
+    """A token attends to all tokens."""
+
+
+class Chunked(Component):
+    """A token attends to itself and to those before it in its chunk of `length` tokens (Llama 4).
+
+    Chunks are counted from a row's first token that is no padding.
+    """
+
+    length: int = size()
+
+
+Mask = Causal | Bidirectional | Chunked
+
+
+class Alibi(Component):
+    """To each score is added scale · slope of the head · place of the key (Press et al. 2022, §3).
+
+    Places count what the attention mask keeps. rounded: slopes and products are rounded to bfloat16.
+    """
+
+    scale: float = choice(default=1.0)
+    rounded: bool = choice(default=False)
+
+    def check(self) -> None:
+        check_positive(self, "scale")
+
+
+class Temperature(Component):
+    """Queries are multiplied by 1 + scale · ln(1 + ⌊(place + 1) / length⌋) (Llama 4; after Nakanishi 2025, eq. 2)."""
+
+    scale: float = choice()
+    length: float = choice()
+
+    def check(self) -> None:
+        check_positive(self, "scale", "length")
+
+
+class Attention(Component):
+    """Multi-head attention, softmax(q kᵀ · scale + mask) v (Vaswani et al. 2017, eq. 1).
+
+    scale: None is 1/√head_width. bias: of q, k and v; output_bias: of o. query_norm, key_norm: over each head's
+    channels; joined: over those of all heads at once. clip: then q, k and v are kept within ±clip. rotary: then queries
+    and keys are turned; then temperature. position_bias: what is added to the scores. softcap: scores are bent to
+    c · tanh(scores / c). sinks: a learned score for each head joins the softmax, and its share goes nowhere (Xiao et
+    al. 2023, §3.3). exact: scores are in single precision.
+    """
+
+    heads: int = size()
+    kv_heads: int = size()
+    head_width: int = size()
+    mask: Mask = choice()
+    bias: bool = choice()
+    output_bias: bool = choice()
+    scale: float | None = choice(default=None)
+    rotary: Rotary | None = choice(default=None)
+    query_norm: Norm | None = choice(default=None)
+    key_norm: Norm | None = choice(default=None)
+    joined: bool = choice(default=False)
+    clip: float | None = choice(default=None)
+    temperature: Temperature | None = choice(default=None)
+    position_bias: Alibi | None = choice(default=None)
+    softcap: float | None = choice(default=None)
+    sinks: bool = choice(default=False)
+    exact: bool = choice(default=False)
+
+    def check(self) -> None:
+        check_positive(self, "softcap", "clip", "scale")
+        if self.rotary and self.rotary.width > self.head_width:
+            raise contradiction(f"no {self.rotary.width} of {self.head_width} channels turn", "rotary", "head_width")
+        if self.heads % self.kv_heads:
+            raise contradiction(f"kv_heads {self.kv_heads} does not divide heads {self.heads}", "kv_heads", "heads")
+
+    def tensors(self, width: int) -> Mapping[str, Shape]:
+        queries, keys = self.heads * self.head_width, self.kv_heads * self.head_width
+        return (
+            dense("q", queries, width, self.bias)
+            | dense("k", keys, width, self.bias)
+            | dense("v", keys, width, self.bias)
+            | dense("o", width, queries, self.output_bias)
+            | ({"sinks": (self.heads,)} if self.sinks else {})
+        )
+
+    def child_width(self, child: str, width: int) -> int:
+        if child == "position_bias":
+            return self.heads
+        count = self.heads if child == "query_norm" else self.kv_heads
+        return self.head_width * (count if self.joined else 1)
+
+
+class LatentAttention(Component):
+    """Attention whose keys and values come from one small vector a token (MLA; DeepSeek-V2, §2.1, eq. 9 to 19).
+
+    x → kv_down → latent (normed) → kv_up → for each head a key of `plain` channels and a value of value_width; one more
+    key of rotary.width channels is shared by all heads and turned. Queries likewise from a vector of query_latent, or
+    straight from x if that is None. bias: of the maps from x and of o.
+    """
+
+    heads: int = size()
+    query_latent: int | None = size()
+    latent: int = size()
+    plain: int = size()
+    value_width: int = size()
+    rotary: Rotary = choice()
+    mask: Mask = choice()
+    query_norm: Norm | None = choice()
+    latent_norm: Norm = choice()
+    bias: bool = choice(default=False)
+    scale: float | None = choice(default=None)
+
+    def check(self) -> None:
+        check_positive(self, "scale")
+        if (self.query_latent is None) != (self.query_norm is None):
+            raise contradiction("LatentAttention: query_norm is of query_latent", "query_norm", "query_latent")
+
+    @property
+    def head_width(self) -> int:
+        """Channels of a query or key."""
+        return self.plain + self.rotary.width
+
+    def tensors(self, width: int) -> Mapping[str, Shape]:
+        queries, values = self.heads * self.head_width, self.heads * self.value_width
+        whole = dense("q", queries, width, False)
+        if self.query_latent is not None:
+            whole = dense("q_down", self.query_latent, width, self.bias) | dense(
+                "q_up", queries, self.query_latent, False
+            )
+        return (
+            whole
+            | dense("kv_down", self.latent + self.rotary.width, width, self.bias)
+            | dense("kv_up", self.heads * self.plain + values, self.latent, False)
+            | dense("o", width, values, self.bias)
+        )
+
+    def child_width(self, child: str, width: int) -> int:
+        return self.latent if child == "latent_norm" else self.query_latent or 0

@@ -1,0 +1,110 @@
+"""From tokens to vectors, as components."""
+
+from collections.abc import Mapping
+
+from lineage.fields import Component, Shape, check_positive, choice, contradiction, dense, size
+from lineage.norms import Norm
+
+
+class Consecutive(Component):
+    """Position ids offset, offset + 1, … by place, padding or not."""
+
+    offset: int = choice(default=0)
+
+
+class SkipPadding(Component):
+    """Position ids that count tokens other than `pad`, from pad + 1 on; every `pad` itself has id `pad` (fairseq)."""
+
+    pad: int = choice()
+
+    @property
+    def offset(self) -> int:
+        return self.pad + 1
+
+    def check(self) -> None:
+        if self.pad < 0:
+            raise contradiction(f"pad {self.pad} is not a token", "pad")
+
+
+class SkipMasked(Component):
+    """Position ids that count what the attention mask keeps, from `offset` on; the rest has id offset - 1."""
+
+    offset: int = choice(default=1)
+
+    def check(self) -> None:
+        if self.offset < 1:
+            raise contradiction(f"offset {self.offset} leaves the masked no id", "offset")
+
+
+class LearnedPositions(Component):
+    """A table of position vectors, added to the token's (Gehring et al. 2017). length: of the table, in rows."""
+
+    length: int = size()
+    ids: Consecutive | SkipPadding | SkipMasked = choice(default_factory=Consecutive)
+
+    def check(self) -> None:
+        if self.reach < 1:
+            raise contradiction(f"{self.length} positions leave no token a place", "pad", "context")
+
+    @property
+    def reach(self) -> int:
+        """How many tokens have a place."""
+        return self.length - self.ids.offset
+
+    def tensors(self, width: int) -> Mapping[str, Shape]:
+        return {"weight": (self.length, width)}
+
+
+class Segments(Component):
+    """A table of segment vectors: which of the sentences a token belongs to (Devlin et al. 2018, fig. 2)."""
+
+    count: int = size()
+
+    def tensors(self, width: int) -> Mapping[str, Shape]:
+        return {"weight": (self.count, width)}
+
+
+class Projection(Component):
+    """A linear map to another width (the factorised table of Lan et al. 2019, §3.1)."""
+
+    width: int = size()
+    bias: bool = choice()
+
+    def tensors(self, width: int) -> Mapping[str, Shape]:
+        return dense("dense", self.width, width, self.bias)
+
+
+class Embed(Component):
+    """Tokens to vectors: token + segment + position, then a norm, of `width`; projected, of the projection's width.
+
+    scale: what the token's vector is multiplied by; rounded: it is first rounded to the model's type. padding: the
+    token whose row is not trained by looking it up (a tied head still trains it). early: the projection is of the
+    token's vector alone, before anything is added, and not of the result.
+    """
+
+    vocab: int = size()
+    width: int = size()
+    padding: int | None = choice(default=None)
+    positions: LearnedPositions | None = choice(default=None)
+    segments: Segments | None = choice(default=None)
+    norm: Norm | None = choice(default=None)
+    scale: float | None = choice(default=None)
+    rounded: bool = choice(default=True)
+    projection: Projection | None = choice(default=None)
+    early: bool = choice(default=False)
+
+    def check(self) -> None:
+        check_positive(self, "scale")
+        if self.padding is not None and not 0 <= self.padding < self.vocab:
+            raise contradiction(f"padding token {self.padding} is not one of {self.vocab}", "padding", "vocab")
+
+    @property
+    def stream(self) -> int:
+        """The width of what leaves it."""
+        return self.projection.width if self.projection else self.width
+
+    def tensors(self, width: int) -> Mapping[str, Shape]:
+        return {"tokens.weight": (self.vocab, self.width)}
+
+    def child_width(self, child: str, width: int) -> int:
+        return self.stream if self.early and child != "projection" else self.width

@@ -1,0 +1,66 @@
+"""Attention over latents. B batch, T tokens, D width, H heads, P plain channels, R turned ones, V of a value."""
+
+import torch
+from torch import Tensor, nn
+
+from lineage import components as c
+from lineage.modules.attention import product
+from lineage.modules.context import Context
+from lineage.modules.registry import make, make_or_pass, runs
+from lineage.modules.rotary import turn
+
+
+class LatentProduct(nn.Module):
+    """The product over queries [B, T, H · (P + R)], kv_up's result [B, T, H · (P + V)], and what ends in a key of R."""
+
+    def __init__(self, spec: c.LatentAttention) -> None:
+        super().__init__()
+        self.spec = spec
+        self.inner = c.Attention(
+            heads=spec.heads,
+            kv_heads=spec.heads,
+            head_width=spec.head_width,
+            mask=spec.mask,
+            bias=False,
+            output_bias=False,
+            scale=spec.scale,
+        )
+
+    def forward(self, q_BTx: Tensor, kv_BTx: Tensor, key_BTx: Tensor, context: Context) -> Tensor:
+        spec = self.spec
+        q_BHTx, kv_BHTx = (x.unflatten(-1, (spec.heads, -1)).transpose(1, 2) for x in (q_BTx, kv_BTx))
+        k_BHTP, v_BHTV = kv_BHTx[..., : spec.plain], kv_BHTx[..., spec.plain :]
+        rotation = context.rotation(spec.rotary, q_BTx.dtype)
+        q_BHTR = turn(q_BHTx[..., spec.plain :], rotation, spec.rotary)
+        k_B1TR = turn(key_BTx[:, None, :, -spec.rotary.width :], rotation, spec.rotary)
+        q_BHTx = torch.cat([q_BHTx[..., : spec.plain], q_BHTR], -1)
+        k_BHTx = torch.cat([k_BHTP, k_B1TR.expand(-1, spec.heads, -1, -1)], -1)
+        return product(q_BHTx, k_BHTx, v_BHTV, self.inner, context)
+
+
+@runs(c.LatentAttention)
+class LatentAttention(nn.Module):
+    """Attention whose keys and values come from one small vector a token (MLA; DeepSeek-V2, §2.1)."""
+
+    def __init__(self, spec: c.LatentAttention, width: int) -> None:
+        super().__init__()
+        self.spec, queries, small = spec, spec.heads * spec.head_width, spec.query_latent
+        self.q = nn.Linear(width, queries, bias=False) if small is None else None
+        self.q_down = nn.Linear(width, small, bias=spec.bias) if small else None
+        self.query_norm = make_or_pass(spec.query_norm, small or 0)
+        self.q_up = nn.Linear(small, queries, bias=False) if small else None
+        self.kv_down = nn.Linear(width, spec.latent + spec.rotary.width, bias=spec.bias)
+        self.latent_norm = make(spec.latent_norm, spec.latent)
+        self.kv_up = nn.Linear(spec.latent, spec.heads * (spec.plain + spec.value_width), bias=False)
+        self.product = LatentProduct(spec)
+        self.o = nn.Linear(spec.heads * spec.value_width, width, bias=spec.bias)
+
+    def forward(self, x_BTD: Tensor, context: Context) -> Tensor:
+        if self.q_down is not None and self.q_up is not None:
+            q_BTx = self.q_up(self.query_norm(self.q_down(x_BTD)))
+        else:
+            q_BTx = self.q(x_BTD)  # type: ignore[misc]
+        down_BTx = self.kv_down(x_BTD)
+        kv_BTx = self.kv_up(self.latent_norm(down_BTx[..., : self.spec.latent]))
+        out: Tensor = self.o(self.product(q_BTx, kv_BTx, down_BTx, context))
+        return out

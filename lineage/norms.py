@@ -1,0 +1,50 @@
+"""Norms as components."""
+
+from collections.abc import Mapping
+
+from lineage.fields import Component, Shape, choice, contradiction, size
+
+
+class LayerNorm(Component):
+    """(x - mean) / √(variance + eps) · weight + bias, over the last axis (Ba et al. 2016, eq. 4).
+
+    weight, bias: whether it has them. tables: of heads that it is applied to, where each has a weight of its own.
+    """
+
+    eps: float = choice()
+    bias: bool = choice(default=True)
+    weight: bool = choice(default=True)
+    tables: int | None = size(default=None)
+
+    def check(self) -> None:
+        if self.eps < 0:
+            raise contradiction(f"LayerNorm: eps {self.eps!r} is negative", "eps")
+        if self.bias and (not self.weight or self.tables):
+            raise contradiction("LayerNorm: a bias needs one weight", "bias")
+
+    def tensors(self, width: int) -> Mapping[str, Shape]:
+        weight: Shape = (width,) if self.tables is None else (self.tables, width)
+        return ({"weight": weight} if self.weight else {}) | ({"bias": (width,)} if self.bias else {})
+
+
+class RMSNorm(Component):
+    """x / √(mean(x²) + eps) · weight, over the last axis (Zhang & Sennrich 2019, eq. 4).
+
+    plus_one: the stored weight is one less than what is multiplied. late: the result is rounded to the model's type
+    after the weight and not before it. weight: whether it has one.
+    """
+
+    eps: float = choice()
+    plus_one: bool = choice(default=False)
+    late: bool = choice(default=False)
+    weight: bool = choice(default=True)
+
+    def check(self) -> None:
+        if self.eps < 0:
+            raise contradiction(f"RMSNorm: eps {self.eps!r} is negative", "eps")
+
+    def tensors(self, width: int) -> Mapping[str, Shape]:
+        return {"weight": (width,)} if self.weight else {}
+
+
+Norm = LayerNorm | RMSNorm
