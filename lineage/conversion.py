@@ -3,6 +3,7 @@
 import json
 import platform
 import shutil
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -12,6 +13,7 @@ from typing import Any
 import lineage
 from lineage import catalog, config, graph
 from lineage.checkpoint import target, writer
+from lineage.checkpoint.encoded import Encoded
 from lineage.checkpoint.files import read_json
 from lineage.checkpoint.safetensors import BITS
 from lineage.checkpoint.source import Access, Source, locate
@@ -42,7 +44,12 @@ class Checkpoint:
         """What a reader of the report should know."""
         unknown = self.reading.unknown
         listed = (f"config.json: {len(unknown)} keys that nobody reads: {', '.join(unknown)[:300]}",) if unknown else ()
-        return (*self.resolved.notes, *listed)
+        kinds = Counter((e.encoding, e.exact) for e in self.weights.values() if isinstance(e, Encoded))
+        decoded = [
+            f"{count} tensors decoded from {kind}, {'exactly' if exact else 'rounded'}"
+            for (kind, exact), count in kinds.items()
+        ]
+        return (*self.resolved.notes, *decoded, *listed)
 
 
 def open_checkpoint(
@@ -61,7 +68,7 @@ def open_checkpoint(
     dialect, reading, model_type = read_config(source.config, strict)
     before_weights(source)
     source = source.with_weights(allow_pickle)
-    weights = open_weights(source.directory, allow_pickle, source.file)
+    weights = open_weights(source.directory, allow_pickle, source.file).decoded(reading.storage)
     resolved = resolve(dialect, reading.arguments, weights, weights.same)
     plan = make_plan(dialect, resolved, weights)
     if faulty := unproved(plan):
@@ -211,6 +218,7 @@ def _manifest(checkpoint: Checkpoint, dropped: list[dict[str, Any]], written: wr
             "files": writer.file_digests(files),
             "weights": [path.name for path in weights.files],
             "tensors": written.sources,
+            "encoded": weights.encodings(),
         },
         "family": checkpoint.dialect.spec,
         "arguments": {name: graph.to_json(value) for name, value in checkpoint.resolved.arguments.items()},

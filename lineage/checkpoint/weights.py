@@ -1,19 +1,22 @@
 """The tensors of a checkpoint, whatever files they lie in: headers first, bytes on demand.
 
 `Weights` is a header (`weights[name]` has dtype and shape) with two ways to the bytes: `chunks`, a few MB at a time,
-and `array`, one whole tensor as unsigned integers of its width, so that every type passes through unchanged.
+and `array`, one whole tensor as unsigned integers of its width, so that every type passes through unchanged. What is
+stored encoded is met here as what it stands for.
 """
 
+import hashlib
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lineage.checkpoint.encoded import Encoded, present
 from lineage.checkpoint.files import open_regular, read_json
 from lineage.checkpoint.pickles import DTYPES, read_pickle
 from lineage.checkpoint.safetensors import BITS, JSON_LIMIT, Tensor, read_header
@@ -51,7 +54,11 @@ class Pickled:
         return self.tensor.numel() * self.tensor.element_size()
 
 
-class Weights(Mapping[str, Tensor | Pickled]):
+Stored = Tensor | Pickled
+Entry = Stored | Encoded
+
+
+class Weights(Mapping[str, Entry]):
     """The tensors of one checkpoint. files: those that hold them; index: the file that lists them, if there is one.
 
     stamps: what `_stamp` said of the files before they were read.
@@ -59,7 +66,7 @@ class Weights(Mapping[str, Tensor | Pickled]):
 
     def __init__(
         self,
-        tensors: Mapping[str, Tensor | Pickled],
+        tensors: Mapping[str, Entry],
         files: tuple[Path, ...],
         index: Path | None = None,
         stamps: Mapping[Path, Stamp] | None = None,
@@ -69,7 +76,7 @@ class Weights(Mapping[str, Tensor | Pickled]):
         self.index = index
         self._stamps = stamps or {}
 
-    def __getitem__(self, name: str) -> Tensor | Pickled:
+    def __getitem__(self, name: str) -> Entry:
         return self._tensors[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -78,24 +85,25 @@ class Weights(Mapping[str, Tensor | Pickled]):
     def __len__(self) -> int:
         return len(self._tensors)
 
+    def decoded(self, storage: Mapping[str, Any] | None) -> "Weights":
+        """The same, with what a config says of their storage undone. Raises TensorMismatch, see `encoded.present`."""
+        stored = {name: entry for name, entry in self.items() if not isinstance(entry, Encoded)}
+        tensors = present(stored, storage) if storage else self._tensors
+        return Weights(tensors, self.files, self.index, self._stamps)
+
     def chunks(self, name: str) -> Iterator[bytes]:
-        """The bytes of a tensor, at most CHUNK at a time. Raises FileDamaged if the file has become shorter."""
+        """The bytes of a tensor, a few MB at a time. Raises FileDamaged if the file has become shorter."""
         entry = self[name]
-        if isinstance(entry, Pickled):
-            data = memoryview(_raw(entry).data).cast("B") if entry.size else memoryview(b"")
-            yield from (bytes(data[at : at + CHUNK]) for at in range(0, entry.size, CHUNK))
+        if not isinstance(entry, Encoded):
+            yield from _bytes(entry, 0, entry.size)
             return
-        try:
-            with open_regular(entry.path) as file:
-                done = 0
-                while done < entry.size:
-                    piece = os.pread(file.fileno(), min(CHUNK, entry.size - done), entry.start + done)
-                    if not piece:
-                        raise FileDamaged(f"{entry.path.name} became shorter while it was read")
-                    done += len(piece)
-                    yield piece
-        except OSError as error:
-            raise FileDamaged(f"{entry.path.name}: cannot be read ({error.strerror})") from error
+        parts = tuple(entry.parts.values())
+        for place in range(-(-parts[0].shape[0] // entry.steps[0])):
+            rows = [_rows(part, place * step, step) for part, step in zip(parts, entry.steps, strict=True)]
+            try:
+                yield entry.decode(*rows).tobytes()
+            except ValueError as error:
+                raise FileDamaged(f"{entry.path.name}: {name[:200]}: {error}") from None
 
     def array(self, name: str) -> Array:
         """A whole tensor as unsigned integers of its width, in its shape."""
@@ -116,9 +124,51 @@ class Weights(Mapping[str, Tensor | Pickled]):
     def same(self, one: str, other: str) -> bool:
         """Whether two tensors have the same type, shape and bytes."""
         a, b = self[one], self[other]
-        if (a.dtype, a.shape) != (b.dtype, b.shape):
-            return False
-        return all(x == y for x, y in zip(self.chunks(one), self.chunks(other), strict=True))
+        return (a.dtype, a.shape) == (b.dtype, b.shape) and _digest(self.chunks(one)) == _digest(self.chunks(other))
+
+    def encodings(self) -> dict[str, dict[str, Any]]:
+        """Of each tensor that is decoded: its encoding, its parts' sha256, and whether decoding rounds nothing."""
+        return {
+            name: {
+                "encoding": entry.encoding,
+                "exact": entry.exact,
+                "from": {name: _digest(_bytes(part, 0, part.size)) for name, part in entry.parts.items()},
+            }
+            for name, entry in self.items()
+            if isinstance(entry, Encoded)
+        }
+
+
+def _bytes(entry: Stored, start: int, end: int) -> Iterator[bytes]:
+    """Some bytes of a tensor as it is stored, at most CHUNK at a time."""
+    if isinstance(entry, Pickled):
+        data = memoryview(_raw(entry).data).cast("B") if entry.size else memoryview(b"")
+        yield from (bytes(data[at : min(at + CHUNK, end)]) for at in range(start, end, CHUNK))
+        return
+    try:
+        with open_regular(entry.path) as file:
+            while start < end:
+                piece = os.pread(file.fileno(), min(CHUNK, end - start), entry.start + start)
+                if not piece:
+                    raise FileDamaged(f"{entry.path.name} became shorter while it was read")
+                start += len(piece)
+                yield piece
+    except OSError as error:
+        raise FileDamaged(f"{entry.path.name}: cannot be read ({error.strerror})") from error
+
+
+def _rows(entry: Stored, first: int, count: int) -> Array:
+    """Some rows of a tensor as it is stored, as unsigned integers."""
+    width = entry.size // entry.shape[0]
+    raw = b"".join(_bytes(entry, first * width, min(first + count, entry.shape[0]) * width))
+    return np.frombuffer(raw, f"<u{BITS[entry.dtype] // 8}").reshape(-1, *entry.shape[1:])
+
+
+def _digest(pieces: Iterable[bytes]) -> str:
+    digest = hashlib.sha256()
+    for piece in pieces:
+        digest.update(piece)
+    return digest.hexdigest()
 
 
 def _raw(entry: Pickled) -> Array:
@@ -172,11 +222,11 @@ def open_weights(directory: Path, allow_pickle: bool = False, file: Path | None 
 
 
 def _open(files: tuple[Path, ...], index: Path | None = None) -> Weights:
-    tensors: dict[str, Tensor | Pickled] = {}
+    tensors: dict[str, Entry] = {}
     stamps = {path: stamp for path in files if (stamp := _stamp(path))}
     for path in files:
         if path.suffix in PICKLES:
-            found: Mapping[str, Tensor | Pickled] = {n: Pickled(path, t) for n, t in read_pickle(path).items()}
+            found: Mapping[str, Entry] = {n: Pickled(path, t) for n, t in read_pickle(path).items()}
         else:
             found = read_header(path)
         if twice := tensors.keys() & found.keys():

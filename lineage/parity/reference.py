@@ -43,10 +43,24 @@ def quiet() -> Iterator[None]:
 
 @dataclass
 class Material:
-    """What the reference is loaded from: a directory with config and weights, or a config with a way to its tensors."""
+    """What the reference is loaded from: a directory with config and weights, or a config with a way to its tensors.
+
+    rounded: the tensors that it decodes into the type in which it shall compute, and that are bfloat16 by the plan.
+    notes: for the report.
+    """
 
     directory: Path
     tensors: Callable[[], Mapping[str, Tensor]] | None = None
+    rounded: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def config(self, kind: Any) -> Any:
+        """The config as the reference's class reads it, such that the model holds plain numbers."""
+        config = kind.config_class.from_pretrained(self.directory)
+        encoded = vars(config).pop("quantization_config", None)
+        if encoded and self.tensors is None:
+            config.quantization_config = {**encoded, "dequantize": True}
+        return config
 
 
 @contextlib.contextmanager
@@ -83,7 +97,7 @@ def load(
         options["add_pooling_layer"] = False
     state = None if material.tensors is None else dict(material.tensors())  # made before single precision is lifted
     with quiet(), lifted() if dtype == torch.float64 else contextlib.nullcontext():
-        config = kind.config_class.from_pretrained(material.directory)
+        config = material.config(kind)
         config.return_dict = True
         for key, value in (islands or {}).items():
             setattr(config, key, value)
@@ -98,6 +112,9 @@ def load(
                 facts=[str(error)[:300]],
                 code="reference",
             ) from error
+    for name in parameter_names(model, list(material.rounded)).values():
+        parameter = model.get_parameter(name)
+        parameter.data = parameter.data.bfloat16().to(parameter.dtype)
     return model.eval()
 
 

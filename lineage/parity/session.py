@@ -41,6 +41,7 @@ class Session:
 
     def __post_init__(self) -> None:
         self.reference = reference.choose(self.made.dialect, self.made.spec)
+        self.notes += self.material.notes
         self.parameters = graph.parameters(self.made.spec)
         outputs = self.reference.outputs
         seen = {"head": "logits" in outputs, "next_sentence": "next_sentence" in outputs}
