@@ -14,7 +14,9 @@ class Causal(Component):
 
 
 class Bidirectional(Component):
-    """A token attends to all tokens."""
+    """A token attends to all tokens; with a reach, to those at most that far on either side."""
+
+    reach: int | None = size(default=None)
 
 
 class Chunked(Component):
@@ -27,6 +29,27 @@ class Chunked(Component):
 
 
 Mask = Causal | Bidirectional | Chunked
+
+
+class RelativeBias(Component):
+    """To each score is added a learned number for its head and the bucket of its distance (Raffel et al. 2020, §2.1).
+
+    Half of the buckets hold one distance each, the rest growing ranges up to `distance`, beyond which all is one.
+    both_ways: keys before and after the query have buckets of their own; else those after are at distance 0.
+    """
+
+    buckets: int = size()
+    distance: int = size()
+    heads: int = size()
+    both_ways: bool = choice()
+
+    def check(self) -> None:
+        single = self.buckets // (4 if self.both_ways else 2)
+        if not 1 <= single < self.distance:
+            raise contradiction(f"{self.buckets} buckets for distances to {self.distance}", "buckets", "distance")
+
+    def tensors(self, width: int) -> Mapping[str, Shape]:
+        return {"weight": (self.buckets, self.heads)}
 
 
 class Alibi(Component):
@@ -59,7 +82,8 @@ class Attention(Component):
     channels; joined: over those of all heads at once. clip: then q, k and v are kept within ±clip. rotary: then queries
     and keys are turned; then temperature. position_bias: what is added to the scores. softcap: scores are bent to
     c · tanh(scores / c). sinks: a learned score for each head joins the softmax, and its share goes nowhere (Xiao et
-    al. 2023, §3.3). exact: scores are in single precision.
+    al. 2023, §3.3). exact: scores are in single precision. cross: keys and values come from the encoder's result, and
+    mask is over its tokens.
     """
 
     heads: int = size()
@@ -79,6 +103,7 @@ class Attention(Component):
     softcap: float | None = choice(default=None)
     sinks: bool = choice(default=False)
     exact: bool = choice(default=False)
+    cross: bool = choice(default=False)
 
     def check(self) -> None:
         check_positive(self, "softcap", "clip", "scale")
@@ -86,6 +111,8 @@ class Attention(Component):
             raise contradiction(f"no {self.rotary.width} of {self.head_width} channels turn", "rotary", "head_width")
         if self.heads % self.kv_heads:
             raise contradiction(f"kv_heads {self.kv_heads} does not divide heads {self.heads}", "kv_heads", "heads")
+        if self.cross and (self.rotary or self.position_bias or self.mask != Bidirectional()):
+            raise contradiction("cross attention sees all of the encoder's tokens, without places", "cross")
 
     def tensors(self, width: int) -> Mapping[str, Shape]:
         queries, keys = self.heads * self.head_width, self.kv_heads * self.head_width

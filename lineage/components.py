@@ -16,12 +16,14 @@ from lineage.attention import Causal as Causal
 from lineage.attention import Chunked as Chunked
 from lineage.attention import LatentAttention as LatentAttention
 from lineage.attention import Mask as Mask
+from lineage.attention import RelativeBias as RelativeBias
 from lineage.attention import Temperature as Temperature
 from lineage.embedding import Consecutive as Consecutive
 from lineage.embedding import Embed as Embed
 from lineage.embedding import LearnedPositions as LearnedPositions
 from lineage.embedding import Projection as Projection
 from lineage.embedding import Segments as Segments
+from lineage.embedding import Sinusoids as Sinusoids
 from lineage.embedding import SkipMasked as SkipMasked
 from lineage.embedding import SkipPadding as SkipPadding
 from lineage.feed_forward import Clamp as Clamp
@@ -78,11 +80,13 @@ class Residual(Component):
 class Block(Component):
     """One layer: branches named by role, in order; or, if parallel, both on the layer's input, and summed.
 
-    norm_input: one norm that both parallel branches read (Wang & Komatsuzaki 2021), in place of one each.
+    norm_input: one norm that both parallel branches read (Wang & Komatsuzaki 2021), in place of one each. cross:
+    between the two, attention to the encoder's result (Vaswani et al. 2017, §3.2.3).
     """
 
     attention: Residual = choice()
     mlp: Residual = choice()
+    cross: Residual | None = choice(default=None)
     parallel: bool = choice(default=False)
     norm_input: Norm | None = choice(default=None)
 
@@ -92,6 +96,8 @@ class Block(Component):
             raise contradiction(
                 "parallel branches have one sum, of the stream itself, which no norm follows", "parallel"
             )
+        if self.cross and (self.parallel or not getattr(self.cross.body, "cross", False)):
+            raise contradiction("cross attends to the encoder, after attention and before mlp", "cross", "parallel")
         if self.norm_input and not self.parallel:
             raise contradiction("norm_input is of parallel branches", "norm_input", "parallel")
 
@@ -163,10 +169,18 @@ class Classifier(Component):
 
 
 class Model(Component):
-    """A stack of blocks between an embedding and its heads."""
+    """A stack of blocks between an embedding and its heads.
 
+    encoder: another stack, on the source's tokens, to whose result the blocks' cross attention attends. order: which
+    block runs at each depth, where some run more than once (Lan et al. 2019, §3.1). position_bias: added to the scores
+    of every block's own attention.
+    """
+
+    encoder: "Model | None" = choice(default=None)
     embed: Embed = choice()
     blocks: tuple[Block, ...] = choice()
+    order: tuple[int, ...] | None = size(default=None)
+    position_bias: RelativeBias | None = choice(default=None)
     norm: Norm | None = choice(default=None)
     head: Head | None = choice(default=None)
     pooler: Pooler | None = choice(default=None)
@@ -175,12 +189,25 @@ class Model(Component):
     def check(self) -> None:
         if not self.blocks:
             raise contradiction("a model has at least one block", "layers")
+        if self.order is not None and set(self.order) != set(range(len(self.blocks))):
+            raise contradiction("order names blocks that there are not, or leaves some out", "order", "layers")
+        if any((block.cross is None) != (self.encoder is None) for block in self.blocks):
+            raise contradiction("cross attention in every block goes with an encoder, and only with one", "cross")
+        if self.embed.tied and (self.encoder is None or self.encoder.embed.vocab != self.embed.vocab):
+            raise contradiction("a tied embedding shares the table of an encoder, of as many tokens", "tied", "vocab")
+        if self.encoder and self.encoder.embed.stream != self.embed.stream:
+            raise contradiction("encoder and decoder are not of one width", "width")
         if self.head and self.head.tied and self.head.vocab != self.embed.vocab:
             raise contradiction(f"a tied head of {self.head.vocab} tokens over a table of {self.embed.vocab}")
         if self.head and self.head.tied and self.head.table_width(self.embed.stream) != self.embed.width:
             raise contradiction(f"a tied head meets a table of width {self.embed.width}, not its own", "tied", "width")
         if self.next_sentence and not self.pooler:
             raise contradiction("next_sentence classifies the pooled vector, and there is no pooler")
+
+    @property
+    def depth(self) -> tuple[Block, ...]:
+        """The blocks as they run."""
+        return self.blocks if self.order is None else tuple(self.blocks[place] for place in self.order)
 
     def child_width(self, child: str, width: int) -> int:
         return self.embed.stream

@@ -55,6 +55,30 @@ class LearnedPositions(Component):
         return {"weight": (self.length, width)}
 
 
+class Sinusoids(Component):
+    """Sines and cosines of geometric frequencies, added to the token's vector (Vaswani et al. 2017, §3.5).
+
+    apart: all sines, then all cosines; else they take turns, as in the paper. closed: the frequencies run from 1 to
+    1/10000 itself, and not to one step before it. length: of the table, where one limits it. single: the numbers are
+    those of single precision in any case. The row of a token that the ids skip is zero.
+    """
+
+    length: int | None = size(default=None)
+    apart: bool = choice(default=False)
+    closed: bool = choice(default=False)
+    single: bool = choice(default=True)
+    ids: Consecutive | SkipPadding = choice(default_factory=Consecutive)
+
+    @property
+    def reach(self) -> int | None:
+        """How many tokens have a place; None if nothing limits it."""
+        return None if self.length is None else self.length - self.ids.offset
+
+    def check(self) -> None:
+        if self.reach is not None and self.reach < 1:
+            raise contradiction(f"{self.length} positions leave no token a place", "pad", "context")
+
+
 class Segments(Component):
     """A table of segment vectors: which of the sentences a token belongs to (Devlin et al. 2018, fig. 2)."""
 
@@ -79,19 +103,20 @@ class Embed(Component):
 
     scale: what the token's vector is multiplied by; rounded: it is first rounded to the model's type. padding: the
     token whose row is not trained by looking it up (a tied head still trains it). early: the projection is of the
-    token's vector alone, before anything is added, and not of the result.
+    token's vector alone, before anything is added, and not of the result. tied: the token table is the encoder's.
     """
 
     vocab: int = size()
     width: int = size()
     padding: int | None = choice(default=None)
-    positions: LearnedPositions | None = choice(default=None)
+    positions: LearnedPositions | Sinusoids | None = choice(default=None)
     segments: Segments | None = choice(default=None)
     norm: Norm | None = choice(default=None)
     scale: float | None = choice(default=None)
     rounded: bool = choice(default=True)
     projection: Projection | None = choice(default=None)
     early: bool = choice(default=False)
+    tied: bool = choice(default=False)
 
     def check(self) -> None:
         check_positive(self, "scale")
@@ -104,7 +129,7 @@ class Embed(Component):
         return self.projection.width if self.projection else self.width
 
     def tensors(self, width: int) -> Mapping[str, Shape]:
-        return {"tokens.weight": (self.vocab, self.width)}
+        return {} if self.tied else {"tokens.weight": (self.vocab, self.width)}
 
     def child_width(self, child: str, width: int) -> int:
         return self.stream if self.early and child != "projection" else self.width

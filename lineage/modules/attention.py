@@ -106,6 +106,30 @@ class Alibi(nn.Module):
         return bias_BHS[:, :, None]
 
 
+@runs(c.RelativeBias)
+class RelativeBias(nn.Module):
+    """A learned number for each head and bucket of distances, [1, H, T, S] (Raffel et al. 2020, §2.1)."""
+
+    def __init__(self, spec: c.RelativeBias, width: int) -> None:
+        super().__init__()
+        self.spec = spec
+        self.weight = nn.Parameter(torch.empty(spec.buckets, spec.heads))
+
+    def forward(self, place_T: Tensor, place_S: Tensor) -> Tensor:
+        return F.embedding(self.bucket(place_S[None] - place_T[:, None]), self.weight).permute(2, 0, 1)[None]
+
+    def bucket(self, ahead_TS: Tensor) -> Tensor:
+        """The bucket of a key that lies so many places after its query."""
+        count, both_ways = self.spec.buckets, self.spec.both_ways
+        count = count // 2 if both_ways else count
+        distance_TS = ahead_TS.abs() if both_ways else (-ahead_TS).clamp(min=0)
+        single = count // 2
+        ranges = torch.log(distance_TS.float() / single) / math.log(self.spec.distance / single) * (count - single)
+        large_TS = (single + ranges.clamp(min=0).long()).clamp(max=count - 1)
+        bucket_TS = torch.where(distance_TS < single, distance_TS, large_TS)
+        return bucket_TS + (ahead_TS > 0) * count if both_ways else bucket_TS
+
+
 def slopes(heads: int) -> list[float]:
     """2^(-8/n), 2^(-16/n), …: for the power of two n below; every second one of 2n's for the heads beyond."""
     power = 2 ** math.floor(math.log2(heads))
@@ -170,11 +194,18 @@ class Attention(nn.Module):
         self.o = nn.Linear(spec.heads * spec.head_width, width, bias=spec.output_bias)
 
     def forward(self, x_BTD: Tensor, context: Context) -> Tensor:
-        q_BTx, k_BTx = self._normed(self.q(x_BTD), self.query_norm), self._normed(self.k(x_BTD), self.key_norm)
-        v_BTx, clip = self.v(x_BTD), self.spec.clip
+        read_BSD = x_BTD
+        if self.spec.cross:
+            assert context.memory is not None
+            assert context.memory.hidden_BSD is not None
+            read_BSD, context = context.memory.hidden_BSD, context.memory
+        q_BTx, k_BTx = self._normed(self.q(x_BTD), self.query_norm), self._normed(self.k(read_BSD), self.key_norm)
+        v_BTx, clip = self.v(read_BSD), self.spec.clip
         if clip is not None:
             q_BTx, k_BTx, v_BTx = (x.clamp(-clip, clip) for x in (q_BTx, k_BTx, v_BTx))
-        bias = None if self.position_bias is None else self.position_bias(context, x_BTD.dtype)
+        bias = None if self.spec.cross else context.bias
+        if self.position_bias is not None:
+            bias = self.position_bias(context, x_BTD.dtype)
         out: Tensor = self.o(self.product(q_BTx, k_BTx, v_BTx, context, bias, self.sinks))
         return out
 

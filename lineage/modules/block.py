@@ -32,11 +32,12 @@ class Residual(nn.Module):
 
 @runs(c.Block)
 class Block(nn.Module):
-    """Attention, then the feed-forward network; or the sum of both on the same input."""
+    """Attention, that to the encoder, then the feed-forward network; or the sum of both on the same input."""
 
     def __init__(self, spec: c.Block, width: int) -> None:
         super().__init__()
         self.attention = Residual(spec.attention, width)
+        self.cross = Residual(spec.cross, width) if spec.cross else None
         self.mlp = Residual(spec.mlp, width)
         self.norm_input = make_or_pass(spec.norm_input, width)
         self.parallel = spec.parallel
@@ -47,5 +48,8 @@ class Block(nn.Module):
             read_BTD = self.norm_input(x_BTD)
             first_BTD, second_BTD = (one.branch(one.norm_input(read_BTD), context) for one in both)
             return x_BTD + (first_BTD + second_BTD)
-        out: Tensor = self.mlp(self.attention(x_BTD, context), context)
+        x_BTD = self.attention(x_BTD, context)
+        if self.cross is not None:
+            x_BTD = self.cross(x_BTD, context)
+        out: Tensor = self.mlp(x_BTD, context)
         return out

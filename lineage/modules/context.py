@@ -13,12 +13,16 @@ from lineage.modules.rotary import table
 class Context:
     """positions_BT: of the tokens, [B, T] or [1, T]. keep_BS: false for padding; None if nothing is padded.
 
-    backend: how attention is computed, see `attention.BACKENDS`.
+    backend: how attention is computed, see `attention.BACKENDS`. memory: the context of the encoder, whose result is
+    hidden_BSD; bias: added to the scores of every block's own attention, [1, H, T, S].
     """
 
     positions_BT: Tensor
     keep_BS: Tensor | None = None
     backend: str = "sdpa"
+    memory: "Context | None" = None
+    hidden_BSD: Tensor | None = None
+    bias: Tensor | None = None
     _masks: dict[c.Component, Tensor] = field(default_factory=dict)
     _tables: dict[c.Component, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
@@ -34,13 +38,15 @@ class Context:
 
     def mask(self, spec: c.Mask) -> Tensor | None:
         """True where a query may look at a key, [B or 1, 1, T or 1, S]; None if all may."""
-        if isinstance(spec, c.Bidirectional) and self.keep_BS is None:
+        if spec == c.Bidirectional() and self.keep_BS is None:
             return None
         if spec not in self._masks:
             place_T = self.places_T
             allowed = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=place_T.device)
-            if not isinstance(spec, c.Bidirectional):
-                back_TS = place_T[:, None] - place_T[None, :]
+            back_TS = place_T[:, None] - place_T[None, :]
+            if isinstance(spec, c.Bidirectional):
+                allowed = allowed if spec.reach is None else allowed & (back_TS.abs() <= spec.reach)
+            else:
                 window = spec.window if isinstance(spec, c.Causal) else spec.length
                 allowed = allowed & (back_TS >= 0) & (back_TS < (window or len(place_T)))
             if isinstance(spec, c.Chunked):

@@ -1,5 +1,7 @@
 """Tokens to vectors. B batch, T tokens, D width."""
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -13,19 +15,25 @@ from lineage.modules.registry import make, make_or_pass, runs
 class LearnedPositions(nn.Module):
     """A vector for each position id; the ids by place, or counting what is not padding (fairseq)."""
 
-    def __init__(self, spec: c.LearnedPositions, width: int) -> None:
+    def __init__(self, spec: c.LearnedPositions | c.Sinusoids, width: int) -> None:
         super().__init__()
         self.reach, self.ids = spec.reach, spec.ids
         self.pad = spec.ids.pad if isinstance(spec.ids, c.SkipPadding) else None
-        self.weight = nn.Parameter(torch.empty(spec.length, width))
+        if isinstance(spec, c.LearnedPositions):
+            self.weight = nn.Parameter(torch.empty(spec.length, width))
 
     def forward(self, ids_BT: Tensor, positions_BT: Tensor | None = None, keep_BT: Tensor | None = None) -> Tensor:
+        """The rows of the tokens' positions, [B, T, D] or [1, T, D]."""
         if positions_BT is None:
             positions_BT = self.position_ids(ids_BT, keep_BT)
-            if ids_BT.shape[1] > self.reach:
+            if self.reach is not None and ids_BT.shape[1] > self.reach:
                 raise UsageError(f"{ids_BT.shape[1]} tokens, and the table of positions has {self.reach}")
         elif self.pad is None:
             positions_BT = positions_BT + self.ids.offset
+        return self.rows(positions_BT)
+
+    def rows(self, positions_BT: Tensor) -> Tensor:
+        """Rows of the table."""
         return F.embedding(positions_BT, self.weight, padding_idx=self.pad)
 
     def position_ids(self, ids_BT: Tensor, keep_BT: Tensor | None = None) -> Tensor:
@@ -35,6 +43,30 @@ class LearnedPositions(nn.Module):
             return torch.arange(ids_BT.shape[1], device=ids_BT.device)[None] + self.ids.offset
         real_BT = counted_BT.long()
         return real_BT.cumsum(1) * real_BT + self.ids.offset - 1
+
+
+@runs(c.Sinusoids)
+class Sinusoids(LearnedPositions):
+    """Sines and cosines in place of a table that is learned (Vaswani et al. 2017, §3.5)."""
+
+    def __init__(self, spec: c.Sinusoids, width: int) -> None:
+        super().__init__(spec, width)
+        self.spec, self.width = spec, width
+
+    def rows(self, positions_BT: Tensor) -> Tensor:
+        half, exact = (self.width + 1) // 2, torch.float32 if self.spec.single else torch.float64
+        if self.spec.closed:  # in the order in which the numbers that are in use were once rounded
+            step = math.log(10000) / (half - 1)
+            waves_P = torch.exp(torch.arange(half, dtype=exact, device=positions_BT.device) * -step)
+            angles_BTP = positions_BT[..., None].to(exact) * waves_P
+        else:
+            powers_P = 2 * torch.arange(half, dtype=torch.float64, device=positions_BT.device) / self.width
+            angles_BTP = positions_BT[..., None].to(torch.float64) / 10000**powers_P
+        both = (angles_BTP.sin(), angles_BTP.cos()[..., : self.width // 2])
+        x_BTD = torch.cat(both, -1) if self.spec.apart else torch.stack(both, -1).flatten(-2)
+        if self.pad is not None:
+            x_BTD = x_BTD.masked_fill((positions_BT == self.pad)[..., None], 0)
+        return x_BTD.to(exact)
 
 
 @runs(c.Segments)
@@ -67,7 +99,7 @@ class Embed(nn.Module):
 
     def __init__(self, spec: c.Embed, width: int) -> None:
         super().__init__()
-        self.tokens = nn.Embedding(spec.vocab, spec.width, padding_idx=spec.padding)
+        self.tokens = None if spec.tied else nn.Embedding(spec.vocab, spec.width, padding_idx=spec.padding)
         inner = spec.child_width("norm", width)
         self.spec = spec
         self.positions = make(spec.positions, inner) if spec.positions else None
@@ -81,8 +113,13 @@ class Embed(nn.Module):
         positions_BT: Tensor | None = None,
         segments_BT: Tensor | None = None,
         keep_BT: Tensor | None = None,
+        shared_VD: Tensor | None = None,
     ) -> Tensor:
-        x_BTD, scale = self.tokens(ids_BT), self.spec.scale
+        if self.tokens is None:
+            x_BTD = F.embedding(ids_BT, shared_VD, padding_idx=self.spec.padding)  # type: ignore[arg-type]
+        else:
+            x_BTD = self.tokens(ids_BT)
+        scale = self.spec.scale
         if scale is not None:
             x_BTD = x_BTD * (x_BTD.new_tensor(scale) if self.spec.rounded else scale)
         if self.spec.early:
@@ -90,6 +127,6 @@ class Embed(nn.Module):
         if self.segments is not None:
             x_BTD = x_BTD + self.segments(torch.zeros_like(ids_BT) if segments_BT is None else segments_BT)
         if self.positions is not None:
-            x_BTD = x_BTD + self.positions(ids_BT, positions_BT, keep_BT)
+            x_BTD = x_BTD + self.positions(ids_BT, positions_BT, keep_BT).to(x_BTD.dtype)
         out: Tensor = self.norm(x_BTD)
         return out if self.spec.early else self.projection(out)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from lineage import components as c
 from lineage import graph
+from lineage.errors import UsageError
 from lineage.modules import attention, block, embedding, experts, feed_forward, head, latent_attention, norm  # noqa: F401  (each declares what it runs)
 from lineage.modules.context import Context
 from lineage.modules.registry import make, make_or_pass, runs
@@ -37,8 +38,10 @@ class Model(nn.Module):
         self.spec = spec
         self.provenance: dict[str, Any] = {}
         self.attention = "sdpa"
+        self.encoder = Model(spec.encoder) if spec.encoder else None
         self.embed = make(spec.embed, width)
         self.blocks = nn.ModuleList([make(one, width) for one in spec.blocks])
+        self.position_bias = make(spec.position_bias, width) if spec.position_bias else None
         self.norm = make_or_pass(spec.norm, width)
         self.head = make(spec.head, width) if spec.head else None
         self.pooler = make(spec.pooler, width) if spec.pooler else None
@@ -50,22 +53,60 @@ class Model(nn.Module):
         attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
         token_type_ids: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
     ) -> Output:
-        """input_ids [B, T]; attention_mask [B, T], 0 for padding; position_ids, token_type_ids [B, T]."""
-        keep_BS = None if attention_mask is None else attention_mask.bool()
-        places_T = torch.arange(input_ids.shape[1], device=input_ids.device)
-        context = Context(places_T[None] if position_ids is None else position_ids, keep_BS, self.attention)
-        x_BTD = self.embed(input_ids, position_ids, token_type_ids, keep_BS)
-        for one in self.blocks:
-            x_BTD = one(x_BTD, context)
-        hidden_BTD = self.norm(x_BTD)
+        """input_ids [B, T]; attention_mask [B, T], 0 for padding; position_ids, token_type_ids [B, T].
+
+        With an encoder these are of the source, [B, S], and decoder_input_ids [B, T] with their mask of the target.
+        """
+        memory = None
+        if self.encoder is not None:
+            if decoder_input_ids is None:
+                raise UsageError("the model has an encoder: decoder_input_ids are missing")
+            memory = self.encoder.run(input_ids, attention_mask, position_ids, token_type_ids, self.attention)
+            input_ids, attention_mask = decoder_input_ids, decoder_attention_mask
+            position_ids = token_type_ids = None
+        context = self.run(input_ids, attention_mask, position_ids, token_type_ids, self.attention, memory)
+        hidden_BTD = context.hidden_BSD
+        assert hidden_BTD is not None
         pooled_BD = self.pooler(hidden_BTD) if self.pooler is not None else None
         return Output(
             hidden=hidden_BTD,
-            logits=self.head(hidden_BTD, self.embed.get_parameter("tokens.weight")) if self.head is not None else None,
+            logits=self.head(hidden_BTD, self.table) if self.head is not None else None,
             pooled=pooled_BD,
             next_sentence=self.next_sentence(pooled_BD) if self.next_sentence is not None else None,
         )
+
+    @property
+    def table(self) -> Tensor:
+        """The tokens' vectors, [V, D]; where they are shared, the encoder's."""
+        return (
+            self.encoder.table if self.spec.embed.tied and self.encoder else self.embed.get_parameter("tokens.weight")
+        )
+
+    def run(
+        self,
+        ids_BT: Tensor,
+        mask_BT: Tensor | None,
+        positions_BT: Tensor | None,
+        segments_BT: Tensor | None,
+        backend: str,
+        memory: Context | None = None,
+    ) -> Context:
+        """The stack alone; its result stands in the context as hidden_BSD."""
+        keep_BT = None if mask_BT is None else mask_BT.bool()
+        places_T = torch.arange(ids_BT.shape[1], device=ids_BT.device)
+        places_BT = places_T[None] if positions_BT is None else positions_BT
+        context = Context(places_BT, keep_BT, backend, memory)
+        if self.position_bias is not None:
+            context.bias = self.position_bias(places_T, places_T)
+        shared_VD = self.table if self.spec.embed.tied else None
+        x_BTD = self.embed(ids_BT, positions_BT, segments_BT, keep_BT, shared_VD)
+        for place in self.spec.order or range(len(self.blocks)):
+            x_BTD = self.blocks[place](x_BTD, context)
+        context.hidden_BSD = self.norm(x_BTD)
+        return context
 
 
 def build(spec: c.Model, device: str = "meta", dtype: torch.dtype | None = None) -> Model:

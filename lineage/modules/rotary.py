@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from lineage import components as c
+from lineage.errors import UsageError
 
 
 def turn(x_BHTW: Tensor, table: tuple[Tensor, Tensor], spec: c.Rotary) -> Tensor:
@@ -20,7 +21,12 @@ def turn(x_BHTW: Tensor, table: tuple[Tensor, Tensor], spec: c.Rotary) -> Tensor
 
 
 def table(spec: c.Rotary, positions_BT: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Cosines and sines [B, T, P]: computed in single precision at least, then rounded as the spec says."""
+    """Cosines and sines [B, T, P]: computed in single precision at least, then rounded as the spec says.
+
+    Raises UsageError for more tokens than there are angles.
+    """
+    if spec.length is not None and positions_BT.shape[-1] > spec.length:
+        raise UsageError(f"{positions_BT.shape[-1]} tokens, and {spec.length} places have an angle")
     exact = torch.float64 if dtype == torch.float64 else torch.float32
     with torch.autocast(positions_BT.device.type, enabled=False):
         length = positions_BT.shape[-1]

@@ -7,9 +7,11 @@ import torch
 from torch import Tensor
 
 from lineage import components as c
+from lineage import graph
 from lineage.errors import UsageError
 
 UNLIMITED = 256  # tokens of the longest probe where no table limits it
+ENDLESS = 4096  # tokens that are taken to be usable where nothing limits them
 
 
 @dataclass(frozen=True)
@@ -37,8 +39,10 @@ class Probe:
 
 
 def usable_length(spec: c.Model) -> int:
-    """How many tokens the model can take; 4096 where nothing limits it."""
-    return 4096 if spec.embed.positions is None else spec.embed.positions.reach
+    """How many tokens the model can take; ENDLESS where nothing limits it."""
+    tables = [spec.embed.positions.reach] if spec.embed.positions else []
+    angles = [node.component.length for node in graph.walk(spec) if isinstance(node.component, c.Rotary)]
+    return min((length for length in (*tables, *angles) if length is not None), default=ENDLESS)
 
 
 def default_probes(spec: c.Model, seed: int = 0) -> list[Probe]:
