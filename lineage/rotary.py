@@ -80,6 +80,7 @@ class Rotary(Component):
 
     pairing: which channels turn together, "halves" (c with c + width/2) or "neighbours" (2c with 2c + 1). rounded: what
     is rounded to the model's type: cosines and sines ("table"), what was turned in single precision ("result"), "both".
+    length: how many places have an angle; None if all have.
     """
 
     theta: float = choice()
@@ -87,6 +88,7 @@ class Rotary(Component):
     pairing: str = choice(default="halves")
     scaling: Scaling | None = choice(default=None)
     rounded: str = choice(default="table")
+    length: int | None = size(default=None)
 
     def check(self) -> None:
         check_positive(self, "theta")

@@ -15,7 +15,7 @@ from lineage.parity import reference
 from lineage.parity.figures import distance
 from lineage.parity.islands import lifted
 from lineage.parity.levels import FP64_LIMIT
-from lineage.parity.probes import Probe, pad_token, tokens, usable_length
+from lineage.parity.probes import ENDLESS, Probe, pad_token, tokens, usable_length
 from lineage.parity.report import Level, passed
 from lineage.parity.session import Session
 
@@ -71,7 +71,7 @@ def _findings(session: Session, ours: Model, theirs: nn.Module) -> Iterator[Find
         yield _equal("token by token equals the whole", torch.stack(steps, 1), alone)
         if length > NEW:
             yield _greedy(own, theirs, rows_BT[:1, : length - NEW])
-    if spec.embed.positions is not None:
+    if usable_length(spec) < ENDLESS:
         yield _too_long(own, tokens(spec, 1, usable_length(spec) + 1, torch.Generator().manual_seed(8)))
 
 
