@@ -19,8 +19,8 @@ from lineage.checkpoint.safetensors import BITS
 from lineage.checkpoint.source import Access, Source, locate
 from lineage.checkpoint.weights import Weights, open_weights
 from lineage.config import Reading
+from lineage.constants import is_constant
 from lineage.errors import ArchitectureError, FileDamaged, TensorMismatch, UsageError
-from lineage.operations import is_constant
 from lineage.plan import Dropped, Plan, Resolved, make_plan, resolve, unproved
 from lineage.rules import Dialect
 

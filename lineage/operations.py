@@ -1,4 +1,4 @@
-"""The closed set of invertible operations between tensors on disk and tensors of a model, and of known constants.
+"""The closed set of invertible operations between tensors on disk and tensors of a model.
 
 An operation turns a list of arrays (as the file stores them) into another (as the model holds them). It is told the
 shapes on its far side, so that it needs no numbers of its own: how a fused tensor is cut follows from the model. It
@@ -8,7 +8,7 @@ works on any numpy array: real bytes, or the unique ids with which `prove` shows
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -135,6 +135,20 @@ class Unfold(Operation):
 
 
 @dataclass(frozen=True)
+class Row(Operation):
+    """[1, n] on disk, [n] in the model."""
+
+    def shapes_before(self, after: Shapes) -> Shapes:
+        return tuple((1, *shape) for shape in after)
+
+    def forward(self, arrays: Sequence[Array], after: Shapes) -> list[Array]:
+        return [array[0] for array in arrays]
+
+    def backward(self, arrays: Sequence[Array], before: Shapes) -> list[Array]:
+        return [array[None] for array in arrays]
+
+
+@dataclass(frozen=True)
 class Stack(Operation):
     """Several tensors on disk, of one shape, are the rows of one of the model's."""
 
@@ -206,7 +220,8 @@ def read_operation(text: str) -> Operation | None:
     values = dict(part.split("=") for part in found[2].split(", ")) if found and found[2] else {}
     if kind is None or values.keys() - {f.name for f in fields(kind)}:  # type: ignore[arg-type]
         return None
-    return kind(**{name: int(value) for name, value in values.items()})
+    read = kind(**{name: int(value) for name, value in values.items()})
+    return read if spell(read) == text else None
 
 
 def stages(operations: Operations, after: Shapes) -> list[Shapes]:
@@ -272,42 +287,3 @@ def _reduced(shapes: Shapes, grain: int) -> Shapes:
         if whole and sum(map(math.prod, smaller)) <= PROOF_SIZE:
             return smaller
     return shapes
-
-
-CONSTANTS: Mapping[str, Callable[[Shape], Array]] = {
-    "lower triangle": lambda shape: np.broadcast_to(np.tril(np.ones(shape[-2:])), shape),
-    "0, 1, 2, …": lambda shape: np.broadcast_to(np.arange(shape[-1]), shape),
-    "-1e4": lambda shape: np.full(shape, -1e4),
-    "-1e9": lambda shape: np.full(shape, -1e9),
-}
-"""Buffers that files carry and no model needs: their values follow from their shapes."""
-
-
-NUMPY = {
-    "F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1",
-    "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "u1", "BOOL": "?",
-}  # fmt: skip
-
-
-def stored(values: Array, dtype: str) -> Array | None:
-    """Numbers as raw elements (unsigned integers of the type's width), floats rounded to the nearest, ties to even.
-
-    dtype: safetensors' name of a type. None if the type does not hold them.
-    """
-    if dtype == "BF16":
-        wide = values.astype(np.float32).view(np.uint32)
-        return ((wide + 0x7FFF + (wide >> 16 & 1)) >> 16).astype(np.uint16)
-    if dtype not in NUMPY:
-        return None
-    kind = np.dtype(NUMPY[dtype])
-    with np.errstate(invalid="ignore", over="ignore"):
-        cast = values.astype(kind)
-    return cast.view(f"u{kind.itemsize}") if kind.kind == "f" or np.array_equal(cast, values) else None
-
-
-def is_constant(name: str, raw: Array, dtype: str) -> bool:
-    """Whether a stored tensor is exactly the named constant, bit for bit. raw: its elements as unsigned integers."""
-    if raw.ndim < {"lower triangle": 2, "0, 1, 2, …": 1}.get(name, 0):
-        return False
-    constant = stored(CONSTANTS[name](raw.shape), dtype)
-    return constant is not None and np.array_equal(raw, constant)

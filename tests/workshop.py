@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import lineage
-from lineage import graph, operations
+from lineage import constants, graph, operations
 from lineage.plan import step_from_json
 from tests import aged, tiny
 from tests.tiny import Case
@@ -70,8 +70,8 @@ def restored(directory: Path) -> dict[str, Tensor]:
         found |= {name: as_type(array, dtype) for name, array in zip(step.sources, arrays, strict=True)}
     found |= {name: found[of] for name, of in plan["copies"].items()}
     for drop in plan["dropped"]:
-        constant = operations.CONSTANTS[drop["value"]](tuple(drop["shape"]))
-        found[drop["name"]] = torch.from_numpy(np.array(constant, operations.NUMPY[drop["dtype"]]))
+        constant = constants.CONSTANTS[drop["value"]](tuple(drop["shape"]))
+        found[drop["name"]] = torch.from_numpy(np.array(constant, constants.NUMPY[drop["dtype"]]))
     return found
 
 

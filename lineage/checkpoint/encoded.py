@@ -17,8 +17,9 @@ import numpy as np
 
 from lineage.checkpoint.safetensors import BITS
 from lineage.components import Shape
+from lineage.constants import stored
 from lineage.errors import TensorMismatch
-from lineage.operations import Array, stored
+from lineage.operations import Array
 
 if TYPE_CHECKING:
     from lineage.checkpoint.weights import Stored
