@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from lineage.fields import Component, Shape, check_positive, choice, contradiction, dense, size
-from lineage.norms import Norm
+from lineage.norms import Norm, check_tables
 from lineage.rotary import Rotary
 
 
@@ -111,7 +111,10 @@ class Attention(Component):
             raise contradiction(f"no {self.rotary.width} of {self.head_width} channels turn", "rotary", "head_width")
         if self.heads % self.kv_heads:
             raise contradiction(f"kv_heads {self.kv_heads} does not divide heads {self.heads}", "kv_heads", "heads")
-        if self.cross and (self.rotary or self.position_bias or self.mask != Bidirectional()):
+        if self.joined and not (self.query_norm or self.key_norm):
+            raise contradiction("joined is of norms of queries and keys, and there are none", "joined")
+        check_tables(self, **({} if self.joined else {"query_norm": self.heads, "key_norm": self.kv_heads}))
+        if self.cross and (self.rotary or self.position_bias or self.temperature or self.mask != Bidirectional()):
             raise contradiction("cross attention sees all of the encoder's tokens, without places", "cross")
 
     def tensors(self, width: int) -> Mapping[str, Shape]:
@@ -155,6 +158,7 @@ class LatentAttention(Component):
         check_positive(self, "scale")
         if (self.query_latent is None) != (self.query_norm is None):
             raise contradiction("LatentAttention: query_norm is of query_latent", "query_norm", "query_latent")
+        check_tables(self)
 
     @property
     def head_width(self) -> int:

@@ -38,6 +38,7 @@ from lineage.fields import check_activation, check_positive, choice, contradicti
 from lineage.norms import LayerNorm as LayerNorm
 from lineage.norms import Norm as Norm
 from lineage.norms import RMSNorm as RMSNorm
+from lineage.norms import check_tables
 from lineage.rotary import Banded as Banded
 from lineage.rotary import Dynamic as Dynamic
 from lineage.rotary import Linear as Linear
@@ -75,6 +76,7 @@ class Residual(Component):
         check_positive(self, "scale")
         if self.normed and not self.norm_input:
             raise contradiction("normed: the branch is added to norm_input(x), and there is no such norm", "normed")
+        check_tables(self)
 
 
 class Block(Component):
@@ -100,6 +102,7 @@ class Block(Component):
             raise contradiction("cross attends to the encoder, after attention and before mlp", "cross", "parallel")
         if self.norm_input and not self.parallel:
             raise contradiction("norm_input is of parallel branches", "norm_input", "parallel")
+        check_tables(self)
 
 
 class Transform(Component):
@@ -114,6 +117,7 @@ class Transform(Component):
 
     def check(self) -> None:
         check_activation(self.activation)
+        check_tables(self)
 
     def tensors(self, width: int) -> Mapping[str, Shape]:
         return dense("dense", self.width or width, width, True)
@@ -193,8 +197,13 @@ class Model(Component):
             raise contradiction("order names blocks that there are not, or leaves some out", "order", "layers")
         if any((block.cross is None) != (self.encoder is None) for block in self.blocks):
             raise contradiction("cross attention in every block goes with an encoder, and only with one", "cross")
-        if self.embed.tied and (self.encoder is None or self.encoder.embed.vocab != self.embed.vocab):
-            raise contradiction("a tied embedding shares the table of an encoder, of as many tokens", "tied", "vocab")
+        if self.encoder and (self.encoder.head or self.encoder.pooler):
+            raise contradiction("an encoder gives its result to the decoder, and has no head of its own", "head")
+        shared = (self.encoder or self).embed
+        if self.embed.tied and (
+            not self.encoder or (shared.vocab, shared.width) != (self.embed.vocab, self.embed.width)
+        ):
+            raise contradiction("a tied embedding shares an encoder's table, of its vocabulary and width", "tied")
         if self.encoder and self.encoder.embed.stream != self.embed.stream:
             raise contradiction("encoder and decoder are not of one width", "width")
         if self.head and self.head.tied and self.head.vocab != self.embed.vocab:
@@ -203,6 +212,13 @@ class Model(Component):
             raise contradiction(f"a tied head meets a table of width {self.embed.width}, not its own", "tied", "width")
         if self.next_sentence and not self.pooler:
             raise contradiction("next_sentence classifies the pooled vector, and there is no pooler")
+        bias, bodies = self.position_bias, [block.attention.body for block in self.blocks]
+        own = any(
+            not isinstance(one, Attention) or one.position_bias or one.heads != bias.heads for one in bodies if bias
+        )
+        if own:
+            raise contradiction("position_bias is of as many heads as each block has, without its own", "position_bias")
+        check_tables(self)
 
     @property
     def depth(self) -> tuple[Block, ...]:

@@ -3,13 +3,17 @@
 from collections.abc import Mapping
 
 from lineage.fields import Component, Shape, check_positive, choice, contradiction, dense, size
-from lineage.norms import Norm
+from lineage.norms import Norm, check_tables
 
 
 class Consecutive(Component):
     """Position ids offset, offset + 1, … by place, padding or not."""
 
     offset: int = choice(default=0)
+
+    def check(self) -> None:
+        if self.offset < 0:
+            raise contradiction(f"offset {self.offset} leaves the first tokens no id", "offset")
 
 
 class SkipPadding(Component):
@@ -122,6 +126,11 @@ class Embed(Component):
         check_positive(self, "scale")
         if self.padding is not None and not 0 <= self.padding < self.vocab:
             raise contradiction(f"padding token {self.padding} is not one of {self.vocab}", "padding", "vocab")
+        if self.early and not self.projection:
+            raise contradiction("early is of a projection, and there is none", "early", "projection")
+        if self.scale is None and not self.rounded:
+            raise contradiction("rounded is of a scale, and there is none", "rounded", "scale")
+        check_tables(self)
 
     @property
     def stream(self) -> int:

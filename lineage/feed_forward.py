@@ -72,6 +72,8 @@ class Router(Component):
 
     def check(self) -> None:
         check_positive(self, "scale")
+        if self.eps < 0 or (self.jitter or 0) < 0:
+            raise contradiction(f"Router: eps {self.eps!r}, jitter {self.jitter!r}: negative", "eps", "jitter")
         if self.top_k > self.experts:
             raise contradiction(f"top_k {self.top_k} of {self.experts} experts", "top_k", "experts")
         if self.score not in SCORES or self.normalise not in NORMALISATIONS:
@@ -82,6 +84,8 @@ class Router(Component):
             )
         if (self.score == "mixer") != (self.jitter is not None):
             raise contradiction("Router: jitter belongs to the score mixer", "jitter", "score")
+        if self.jitter is not None and (self.correction or self.groups):
+            raise contradiction("Router: the mixer corrects no scores and knows no groups", "score", "groups")
         if self.groups and (self.experts % self.groups.count or self.groups.keep > self.groups.count):
             raise contradiction(
                 f"{self.groups.keep} of {self.groups.count} groups of {self.experts} experts", "groups", "experts"
@@ -121,6 +125,8 @@ class Experts(Component):
             raise contradiction("shared_gate gates a shared expert, and there is none", "shared_gate", "shared")
         if self.clamp and not self.gated:
             raise contradiction("a clamp joins gate and up, and there is no gate", "clamp", "gated")
+        if self.clamp and self.activation != "silu":
+            raise contradiction("a clamp's product has an activation of its own, silu", "clamp", "activation")
 
     def tensors(self, width: int) -> Mapping[str, Shape]:
         count, inner = self.router.experts, self.width

@@ -21,6 +21,8 @@ class LayerNorm(Component):
             raise contradiction(f"LayerNorm: eps {self.eps!r} is negative", "eps")
         if self.bias and (not self.weight or self.tables):
             raise contradiction("LayerNorm: a bias needs one weight", "bias")
+        if self.tables and not self.weight:
+            raise contradiction("LayerNorm: tables are of weights, and there are none", "tables", "weight")
 
     def tensors(self, width: int) -> Mapping[str, Shape]:
         weight: Shape = (width,) if self.tables is None else (self.tables, width)
@@ -42,9 +44,18 @@ class RMSNorm(Component):
     def check(self) -> None:
         if self.eps < 0:
             raise contradiction(f"RMSNorm: eps {self.eps!r} is negative", "eps")
+        if (self.plus_one or self.late) and not self.weight:
+            raise contradiction("RMSNorm: plus_one and late are of a weight, and there is none", "weight")
 
     def tensors(self, width: int) -> Mapping[str, Shape]:
         return {"weight": (width,)} if self.weight else {}
 
 
 Norm = LayerNorm | RMSNorm
+
+
+def check_tables(component: Component, **heads: int | None) -> None:
+    """Raise ArchitectureError if a norm has tables of heads, unless it is one of these, and has as many."""
+    for name, norm in vars(component).items():
+        if isinstance(norm, LayerNorm) and norm.tables not in (None, heads.get(name)):
+            raise contradiction(f"{name} has a table for each of {norm.tables} heads, and is not of these", name)

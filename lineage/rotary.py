@@ -96,6 +96,10 @@ class Rotary(Component):
             raise contradiction(f"Rotary: width {self.width} is odd", "head_size", "share")
         if self.pairing not in ("halves", "neighbours"):
             raise contradiction(f"Rotary: pairing {self.pairing[:20]!r} is not halves or neighbours", "pairing")
+        if (self.width < 4 and isinstance(self.scaling, Dynamic)) or (
+            self.theta == 1 and isinstance(self.scaling, Yarn)
+        ):
+            raise contradiction("Rotary: with one frequency there is nothing to stretch", "scaling", "theta")
         if self.rounded not in ("table", "result", "both"):
             raise contradiction(f"Rotary: rounded {self.rounded[:20]!r} is not table, result or both", "rounded")
         if isinstance(self.scaling, LongRope) and len(self.scaling.short) != self.width // 2:

@@ -28,12 +28,12 @@ class Router(nn.Module):
             logits_NE = F.linear(x_ND, self.weight, self.bias)
         if spec.jitter is not None:
             weights_NK, chosen_NK = mix(logits_NE, spec.top_k, spec.jitter)
-            return logits_NE, weights_NK, chosen_NK
-        exact_NE = _single(logits_NE)
-        scores = {"softmax": lambda: exact_NE.softmax(-1), "sigmoid": exact_NE.sigmoid, "none": lambda: exact_NE}
-        scores_NE = scores[spec.score]()
-        chosen_NK = self._open(scores_NE).topk(spec.top_k, dim=-1).indices
-        weights_NK = scores_NE.gather(-1, chosen_NK)
+        else:
+            exact_NE = _single(logits_NE)
+            scores = {"softmax": lambda: exact_NE.softmax(-1), "sigmoid": exact_NE.sigmoid, "none": lambda: exact_NE}
+            scores_NE = scores[spec.score]()
+            chosen_NK = self._open(scores_NE).topk(spec.top_k, dim=-1).indices
+            weights_NK = scores_NE.gather(-1, chosen_NK)
         if spec.normalise == "sum":
             weights_NK = weights_NK / (weights_NK.sum(-1, keepdim=True) + spec.eps)
         elif spec.normalise == "softmax":
