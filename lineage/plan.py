@@ -168,7 +168,8 @@ def resolve(
     actual = {dialect.today(name): name for name in header}
     base = dialect.base(actual)
     found = {
-        find.argument: any(name.startswith(fill(find.source, {}, base)) for name in actual) for find in dialect.finds
+        find.argument: any(name.startswith(fill(find.source, {}, base)) for name in actual) != find.absent
+        for find in dialect.finds
     }
     resolved = {**dialect.fixed, **arguments, **found}
     notes = []

@@ -11,6 +11,7 @@ from functools import lru_cache
 
 from lineage.config import Entry
 from lineage.operations import Alternate, Operation, Operations, PerHead, Split, Stack, Transpose, Unfold
+from lineage.paired import Paired
 
 __all__ = [
     "Alternate",
@@ -19,6 +20,7 @@ __all__ = [
     "Drop",
     "Find",
     "Operation",
+    "Paired",
     "PerHead",
     "Reference",
     "Rule",
@@ -104,10 +106,11 @@ class Copy:
 
 @dataclass(frozen=True)
 class Find:
-    """An argument that the checkpoint decides: true if this tensor is in the file."""
+    """An argument that the checkpoint decides: true if this tensor is in the file; absent: if it is not."""
 
     source: str
     argument: str
+    absent: bool = False
 
 
 @dataclass(frozen=True)
@@ -140,7 +143,8 @@ class Reference:
 class Dialect:
     """One public spelling of one spec. base prefixes are tried in order; spellings: old endings -> today's.
 
-    memory: where the reference holds tensors under other names than its files do.
+    memory: where the reference holds tensors under other names than its files do. form: of the files that are so
+    spelled: "" has config.json beside the tensors, "gguf" both in one.
     """
 
     spec: str
@@ -156,6 +160,7 @@ class Dialect:
     taps: tuple[Tap, ...] = ()
     spellings: Mapping[str, str] = field(default_factory=dict)
     memory: tuple[Rule, ...] = ()
+    form: str = ""
 
     def base(self, names: Iterable[str]) -> str:
         """The prefix that this file uses: the first under which its first tensor is found."""

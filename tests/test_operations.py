@@ -24,6 +24,7 @@ from lineage.operations import (
     spell,
     stages,
 )
+from lineage.paired import Paired
 
 SIZES = st.integers(1, 6)
 MATRICES = st.tuples(SIZES, SIZES)
@@ -55,6 +56,7 @@ AFTER: dict[str, st.SearchStrategy[Shapes]] = {
     "Split": stacked(),
     "Stack": st.lists(SIZES, min_size=2, max_size=4).map(lambda shape: (tuple(shape),)),
     "PerHead": headed(1),
+    "Paired": headed(2).map(lambda shapes: shapes[:1]),
 }
 """For every kind of operation, the shapes that it can make."""
 
@@ -69,6 +71,7 @@ CHAINS: list[tuple[Operations, st.SearchStrategy[Shapes]]] = [
     ((Split(axis=1), Transpose()), ROWS),
     ((PerHead(width=2),), headed(2)),
     ((PerHead(width=3),), headed(3)),
+    ((Paired(width=6),), headed(6)),
     ((Transpose(), PerHead(width=2)), headed(2).filter(lambda shapes: len(shapes[0]) == 2)),
 ]
 
@@ -232,6 +235,19 @@ def test_heads_stay_whole_where_a_smaller_shape_stands_for_a_large_one() -> None
     assert not prove((PerHead(width=96),), ((6144, 6144), (1536, 6144), (1536, 6144)))
 
 
+def test_pairs_are_proved_in_whole_heads() -> None:
+    assert prove((Paired(width=96),), PROJECTIONS[:1])
+    assert not prove((Paired(width=7),), ((14, 4),))
+    assert not prove((Paired(width=8),), ((12, 4),))
+    assert not prove((Paired(width=0),), ((12, 4),))
+
+
+def test_neighbours_are_moved_half_a_head_apart() -> None:
+    """Two heads of six rows: rows 0 and 1 turn together on disk, rows 0 and 3 in the model."""
+    (made,) = apply((Paired(width=6),), [np.arange(12)[:, None]], ((12, 1),))
+    assert made.ravel().tolist() == [0, 2, 4, 1, 3, 5, 6, 8, 10, 7, 9, 11]
+
+
 def test_experts_are_proved_in_their_stack() -> None:
     assert prove((Stack(),), ((128, 1536, 4096),))
     assert prove((Split(axis=1),), ((8, 14336, 4096), (8, 14336, 4096)))
@@ -259,7 +275,10 @@ def test_heads_are_taken_apart_in_their_order() -> None:
     assert [part.ravel().tolist() for part in parts] == [[0, 1, 2, 3], [10, 11, 12, 13], [20, 21, 22, 23]]
 
 
-@pytest.mark.parametrize("operation", [Transpose(), Split(), Split(axis=1), Stack(), PerHead(), PerHead(width=96)])
+@pytest.mark.parametrize(
+    "operation",
+    [Transpose(), Split(), Split(axis=1), Stack(), PerHead(), PerHead(width=96), Paired(), Paired(width=64)],
+)
 def test_operation_is_read_as_it_is_spelled(operation: Operation) -> None:
     assert read_operation(spell(operation)) == operation
 
