@@ -131,7 +131,11 @@ def expected(dialect: Dialect, model: Model, base: str) -> list[Step]:
                 for source in rule.sources
                 for place in (each if "{e}" in source else each[:1])
             ]
-            steps.append(Step(tuple(names), targets, operations, before, after))
+            if operations:
+                steps.append(Step(tuple(names), targets, operations, before, after))
+            else:
+                both = zip(names, targets, after, strict=True)
+                steps += [Step((name,), (target,), (), (shape,), (shape,)) for name, target, shape in both]
     if pending:
         raise TensorMismatch(
             f"the converter has no rule for {len(pending)} tensors of the model",
@@ -216,16 +220,21 @@ def _function(dialect: Dialect) -> Callable[..., Model]:
 
 
 def _copies(dialect: Dialect, resolved: Resolved, rest: Iterable[str], wanted: Mapping[str, Shape]) -> dict[str, str]:
-    pairs = {fill(copy.source, {}, resolved.base): fill(copy.of, {}, resolved.base) for copy in dialect.copies}
-    return {name: pairs[name] for name in rest if name in pairs and pairs[name] in wanted}
+    pairs = [(fill(copy.source, {}, resolved.base), fill(copy.of, {}, resolved.base)) for copy in dialect.copies]
+    found = {name: of for name, of in pairs if of in wanted}
+    return {name: found[name] for name in rest if name in found}
 
 
 def _drop(dialect: Dialect, name: str, base: str, model: Model) -> Dropped | None:
     for rule in dialect.drops:
         binding = match(rule.source, name, base)
-        if binding is not None and int(binding.get("i", 0)) < len(model.blocks):
+        if binding is not None and int(binding.get("i", 0)) < _deepest(model):
             return Dropped(name, rule.why, rule.value)
     return None
+
+
+def _deepest(model: Model) -> int:
+    return max(len(stack.depth) for stack in (model, model.encoder) if stack)
 
 
 def _refuse(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from lineage.config import Entry
-from lineage.operations import Alternate, Operation, Operations, PerHead, Split, Stack, Transpose, Unfold
+from lineage.operations import Alternate, Operation, Operations, PerHead, Row, Split, Stack, Transpose, Unfold
 from lineage.paired import Paired
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "Paired",
     "PerHead",
     "Reference",
+    "Row",
     "Rule",
     "Split",
     "Stack",
@@ -163,10 +164,12 @@ class Dialect:
     form: str = ""
 
     def base(self, names: Iterable[str]) -> str:
-        """The prefix that this file uses: the first under which its first tensor is found."""
+        """The prefix that this file uses: the first under which a tensor is found that is one of a kind."""
         present = set(names)
-        anchor = self.tensors[0].sources[0]
-        found = [prefix for prefix in self.prefixes if fill(anchor, {}, prefix) in present]
+        once = [
+            source for rule in self.tensors for source in rule.sources if re.findall(r"{(.*?)}", source) == ["base"]
+        ]
+        found = [prefix for prefix in self.prefixes if any(fill(source, {}, prefix) in present for source in once)]
         return (found or list(self.prefixes))[0]
 
     def today(self, name: str) -> str:

@@ -1,0 +1,29 @@
+"""Hugging Face's spelling of Marian (opus-mt): the 2017 Transformer with sines before cosines."""
+
+from lineage.config import Flag, Index, Only, Size
+from lineage.rules import Dialect, Reference
+
+from .two_stacks import HEAD, LOGITS_BIAS, OTHERS, POSITIONS, SHARED, TABLES, TAPS, sizes, stacks
+
+HUGGINGFACE = Dialect(
+    spec="transformer",
+    model_types=("marian",),
+    prefixes=("model.", ""),
+    config=(
+        *OTHERS,
+        *sizes(1024, 12, 16, 4096, "gelu"),
+        Size("vocab_size", "vocab", 58101),
+        Size("decoder_vocab_size", "target_vocab", None),
+        Flag("scale_embedding", "scaled", False),
+        Flag("share_encoder_decoder_embeddings", "shared", True),
+        Flag("tie_word_embeddings", "tied", True),
+        Index("pad_token_id", "padding", 58100, nullable=True),
+        Only("is_decoder", False),
+    ),
+    fixed={"eps": 1e-5, "bias": True, "apart": True, "skipped": False, "closed": False, "single": True},
+    tensors=(*TABLES, *stacks("norm_sum"), HEAD, LOGITS_BIAS),
+    copies=SHARED,
+    drops=POSITIONS,
+    taps=TAPS,
+    references=(Reference("MarianMTModel", ("head",), {"logits": "logits"}),),
+)

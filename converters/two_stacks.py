@@ -1,0 +1,96 @@
+"""What the spellings of encoder–decoder models share: names of layers, tables and sizes."""
+
+from lineage.config import Choice, Entry, Inert, Only, Size, inert
+from lineage.rules import Copy, Drop, Row, Rule, Tap
+
+from .common import ACTIVATIONS, COMMON
+
+ENCODER, DECODER = ("{base}encoder.layers.{i}.", "encoder.blocks.{i}."), ("{base}decoder.layers.{i}.", "blocks.{i}.")
+OTHERS = tuple(entry for entry in COMMON if entry.key != "is_encoder_decoder")
+
+
+def attention(sides: tuple[str, str], theirs: str, ours: str) -> tuple[Rule, ...]:
+    """An attention with its projections. sides: a layer's prefix in the file and in the model."""
+    names = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "o": "out_proj"}
+    return tuple(Rule(f"{sides[0]}{theirs}.{b}.{{p}}", f"{sides[1]}{ours}.body.{a}.{{p}}") for a, b in names.items())
+
+
+def layer(sides: tuple[str, str], slot: str) -> tuple[Rule, ...]:
+    """A layer. slot: where its norms stand, norm_sum or norm_input."""
+    theirs, ours = sides
+    return (
+        *attention(sides, "self_attn", "attention"),
+        Rule(theirs + "self_attn_layer_norm.{p}", ours + f"attention.{slot}.{{p}}"),
+        Rule(theirs + "fc1.{p}", ours + "mlp.body.up.{p}"),
+        Rule(theirs + "fc2.{p}", ours + "mlp.body.down.{p}"),
+        Rule(theirs + "final_layer_norm.{p}", ours + f"mlp.{slot}.{{p}}"),
+    )
+
+
+def stacks(slot: str) -> tuple[Rule, ...]:
+    """Both stacks."""
+    return (
+        *layer(ENCODER, slot),
+        *layer(DECODER, slot),
+        *attention(DECODER, "encoder_attn", "cross"),
+        Rule(DECODER[0] + "encoder_attn_layer_norm.{p}", DECODER[1] + f"cross.{slot}.{{p}}"),
+    )
+
+
+TABLES = (
+    Rule(
+        ("{base}encoder.embed_tokens.weight", "{base}decoder.embed_tokens.weight"),
+        ("encoder.embed.tokens.weight", "embed.tokens.weight"),
+    ),  # where they are two; else:
+    Rule("{base}shared.weight", "encoder.embed.tokens.weight"),
+)
+HEAD = Rule("lm_head.weight", "head.weight")
+LOGITS_BIAS = Rule("final_logits_bias", "head.bias", Row())
+SHARED = (
+    *(Copy(f"{{base}}{side}.embed_tokens.weight", of="{base}shared.weight") for side in ("encoder", "decoder")),
+    Copy("lm_head.weight", of="{base}shared.weight", argument="tied"),
+    Copy("lm_head.weight", of="{base}decoder.embed_tokens.weight", argument="tied"),
+)
+POSITIONS = tuple(
+    Drop(f"{{base}}{side}.embed_positions.weight", "sines and cosines, as a table", None)
+    for side in ("encoder", "decoder")
+)
+
+
+def taps(sides: tuple[str, str], *roles: tuple[str, str]) -> tuple[Tap, ...]:
+    """What no tensor tells of a layer. roles: an attention's name in the file and in the model."""
+    theirs, ours = sides
+    found = [Tap(theirs + "fc2", ours + "mlp.body", entry=theirs + "fc1"), Tap(theirs[:-1], ours[:-1])]
+    found.append(Tap(theirs + "activation_fn", ours + "mlp.body.act"))
+    for name, role in roles:
+        feeds = tuple(f"{ours}{role}.body.{x}" for x in "qkv")
+        found.append(Tap(f"{theirs}{name}.out_proj", f"{ours}{role}.body.product", at="input", feeds=feeds))
+        found.append(Tap(theirs + name, f"{ours}{role}.body"))
+    return tuple(found)
+
+
+TAPS = (
+    *taps(ENCODER, ("self_attn", "attention")),
+    *taps(DECODER, ("self_attn", "attention"), ("encoder_attn", "cross")),
+    Tap("{base}encoder", "encoder"),
+)
+
+
+def sizes(width: int, layers: int, heads: int, mlp: int, act: str, context: int = 1024) -> tuple[Entry, ...]:
+    """The keys of the two stacks' sizes."""
+    stack = ("layers", "layers"), ("attention_heads", "heads"), ("ffn_dim", "mlp_width")
+    numbers = {"layers": layers, "attention_heads": heads, "ffn_dim": mlp}
+    return (
+        Size("d_model", "width", width),
+        *(Size(f"encoder_{theirs}", ours, numbers[theirs], most=10**6) for theirs, ours in stack),
+        *(Size(f"decoder_{theirs}", f"decoder_{ours}", numbers[theirs], most=10**6) for theirs, ours in stack),
+        Size("max_position_embeddings", "context", context),
+        Choice("activation_function", "activation", act, names=ACTIVATIONS),
+        Only("is_encoder_decoder", True),
+        Inert("decoder_start_token_id", "which token a target begins with: how generation is called"),
+        *inert("training only", "dropout", "attention_dropout", "activation_dropout", "init_std"),
+        *inert("training only", "encoder_layerdrop", "decoder_layerdrop", "classifier_dropout", "classif_dropout"),
+        *inert("an older key that no class reads", "add_bias_logits", "add_final_layer_norm", "extra_pos_embeddings"),
+        *inert("the class decides", "normalize_before", "normalize_embedding", "static_position_embeddings"),
+        Inert("num_hidden_layers", "an older name of encoder_layers that the class writes and does not read"),
+    )

@@ -1,0 +1,93 @@
+"""The Transformer (Vaswani et al., 2017): an encoder, and a decoder that attends to its result."""
+
+from math import sqrt
+
+from lineage.components import (
+    Attention,
+    Bidirectional,
+    Block,
+    Causal,
+    Consecutive,
+    Embed,
+    FeedForward,
+    Head,
+    LayerNorm,
+    Mask,
+    Model,
+    Residual,
+    Sinusoids,
+    SkipPadding,
+    head_width,
+)
+
+YEAR, PARENT = 2017, None
+PAPER = "Vaswani et al. 2017, Attention Is All You Need"
+
+
+def transformer(
+    *,
+    vocab: int = 37000,
+    width: int = 512,
+    layers: int = 6,
+    heads: int = 8,
+    mlp_width: int = 2048,
+    activation: str = "relu",
+    eps: float = 1e-6,
+    target_vocab: int | None = None,
+    decoder_layers: int | None = None,
+    decoder_heads: int | None = None,
+    decoder_mlp_width: int | None = None,
+    context: int | None = None,
+    scaled: bool = True,
+    shared: bool = True,
+    tied: bool = True,
+    bias: bool = False,
+    padding: int | None = None,
+    skipped: bool = False,
+    apart: bool = False,
+    closed: bool = False,
+    single: bool = True,
+) -> Model:
+    """scaled: tokens × √width. shared: one table for both sides. bias: of the logits. skipped: positions skip padding.
+
+    What is None of the decoder's is the encoder's; apart, closed, single: see Sinusoids.
+    """
+    norm = LayerNorm(eps=eps)
+    ids = SkipPadding(pad=padding) if skipped and padding is not None else Consecutive()
+    length = None if context is None else context + ids.offset
+    places = Sinusoids(length=length, apart=apart, closed=closed, single=single, ids=ids)
+
+    def attention(count: int, mask: Mask, cross: bool = False) -> Residual:
+        across = head_width(width, count)
+        body = Attention(
+            heads=count, kv_heads=count, head_width=across, mask=mask, bias=True, output_bias=True, cross=cross
+        )
+        return Residual(body=body, norm_sum=norm)
+
+    def mlp(inner: int) -> Residual:
+        return Residual(body=FeedForward(width=inner, activation=activation, bias=True), norm_sum=norm)
+
+    def embed(size: int, tied: bool) -> Embed:
+        scale = sqrt(width) if scaled else None
+        return Embed(vocab=size, width=width, padding=padding, positions=places, scale=scale, rounded=not scaled, tied=tied)
+
+    own, inner, words = decoder_heads or heads, decoder_mlp_width or mlp_width, target_vocab or vocab
+    encoder = Block(attention=attention(heads, Bidirectional()), mlp=mlp(mlp_width))
+    decoder = Block(
+        attention=attention(own, Causal()), cross=attention(own, Bidirectional(), cross=True), mlp=mlp(inner)
+    )
+    return Model(
+        encoder=Model(embed=embed(vocab, False), blocks=(encoder,) * layers),
+        embed=embed(words, shared),
+        blocks=(decoder,) * (decoder_layers or layers),
+        head=Head(vocab=words, tied=tied, bias=bias),
+    )
+
+
+TINY = {"vocab": 101, "width": 24, "layers": 2, "heads": 3, "mlp_width": 40, "padding": 3, "context": 160}
+TINY |= {"decoder_layers": 3, "decoder_heads": 4, "decoder_mlp_width": 32}
+PUBLISHED: dict[str, dict[str, object]] = {
+    "transformer": {},
+    "transformer-big": {"width": 1024, "heads": 16, "mlp_width": 4096},
+    "opus-mt": {"vocab": 58101, "activation": "silu", "eps": 1e-5, "bias": True, "padding": 58100, "apart": True},
+}
