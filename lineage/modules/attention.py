@@ -138,7 +138,7 @@ def slopes(heads: int) -> list[float]:
 
 
 class Product(nn.Module):
-    """softmax(q kᵀ · scale + mask) v over heads, which it splits, turns and joins again.
+    """softmax(q kᵀ · scale + mask) v over heads, which it splits, clips, turns and joins again.
 
     (Vaswani et al. 2017, eq. 1; Su et al. 2021, eq. 34.)
     """
@@ -156,8 +156,10 @@ class Product(nn.Module):
         bias: Tensor | None = None,
         sinks_H: Tensor | None = None,
     ) -> Tensor:
-        spec = self.spec
+        spec, clip = self.spec, self.spec.clip
         q_BHTW, k_BKSW, v_BKSW = (self.heads(x) for x in (q_BTx, k_BSx, v_BSx))
+        if clip is not None:
+            q_BHTW, k_BKSW, v_BKSW = (x.clamp(-clip, clip) for x in (q_BHTW, k_BKSW, v_BKSW))
         if spec.rotary is not None:
             rotation = context.rotation(spec.rotary, q_BHTW.dtype)
             q_BHTW, k_BKSW = turn(q_BHTW, rotation, spec.rotary), turn(k_BKSW, rotation, spec.rotary)
@@ -200,13 +202,10 @@ class Attention(nn.Module):
             assert context.memory.hidden_BSD is not None
             read_BSD, context = context.memory.hidden_BSD, context.memory
         q_BTx, k_BTx = self._normed(self.q(x_BTD), self.query_norm), self._normed(self.k(read_BSD), self.key_norm)
-        v_BTx, clip = self.v(read_BSD), self.spec.clip
-        if clip is not None:
-            q_BTx, k_BTx, v_BTx = (x.clamp(-clip, clip) for x in (q_BTx, k_BTx, v_BTx))
         bias = None if self.spec.cross else context.bias
         if self.position_bias is not None:
             bias = self.position_bias(context, x_BTD.dtype)
-        out: Tensor = self.o(self.product(q_BTx, k_BTx, v_BTx, context, bias, self.sinks))
+        out: Tensor = self.o(self.product(q_BTx, k_BTx, self.v(read_BSD), context, bias, self.sinks))
         return out
 
     def _normed(self, x_BTx: Tensor, norm: nn.Module) -> Tensor:

@@ -107,7 +107,8 @@ class Recorder:
             (path for path in waiting if path not in self.calls), waiting[0]
         )  # a shared module is called in turn
         tensors = tuple(value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
-        self.calls[path] = Call(tensors, tensor_of(output), (args, kwargs))
+        value = tensor_of(output)  # a copy: some code clips or sums in place what a module gave
+        self.calls[path] = Call(tensors, None if value is None else value.clone(), (args, kwargs))
         self.order.append(path)
 
 
