@@ -4,7 +4,7 @@ from lineage.config import Only, Size, inert
 from lineage.rules import Rule, Split, Stack
 
 from .common import MASKED, keys
-from .llama import ATTENTION, BLOCK, LAYER, NORMS, TAPS, spelled
+from .llama import ATTENTION, BLOCK, LAYER, NORMS, spelled
 
 BODY = BLOCK + "mlp.body."
 INERT = inert("training only", "output_router_logits", "router_aux_loss_coef", "router_jitter_noise")
@@ -13,7 +13,6 @@ FUSED = (
     Rule(LAYER + "mlp.experts.gate_up_proj", (BODY + "gate", BODY + "up"), Split(axis=1)),
     Rule(LAYER + "mlp.experts.down_proj", BODY + "down"),
 )
-EXPERT_TAPS = (*TAPS[:2], *TAPS[3:])
 
 
 def experts(path: str, gate: str, up: str, down: str) -> tuple[Rule, ...]:
@@ -36,5 +35,4 @@ HUGGINGFACE = spelled(
     spec="mixtral",
     rules=(*ATTENTION, Rule(MOE + "gate.weight", BODY + "router.weight"), *experts(MOE, "w1", "w3", "w2"), *NORMS),
     memory=FUSED,
-    taps=EXPERT_TAPS,
 )

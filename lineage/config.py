@@ -10,6 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from lineage.errors import ArchitectureError
+from lineage.further_keys import Numbers as Numbers
+from lineage.further_keys import Same as Same
+from lineage.further_keys import Spare as Spare
+from lineage.further_keys import Within as Within
 from lineage.keys import Choice as Choice
 from lineage.keys import Entry as Entry
 from lineage.keys import Flag as Flag
@@ -23,8 +27,10 @@ from lineage.keys import Pattern as Pattern
 from lineage.keys import Size as Size
 from lineage.keys import brief as brief
 from lineage.keys import inert as inert
+from lineage.layer_keys import Switch as Switch
 from lineage.pattern_keys import Repeats as Repeats
 from lineage.rotary_keys import RotaryKeys as RotaryKeys
+from lineage.rotary_keys import RotaryKinds as RotaryKinds
 from lineage.storage_keys import StorageKeys as StorageKeys
 
 

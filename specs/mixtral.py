@@ -1,5 +1,6 @@
 """Mixtral (Jiang et al., 2024): Mistral whose feed-forward network becomes eight experts, two of them a token."""
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -27,16 +28,14 @@ def mixtral(
 ) -> Model:
     """mlp_width: of one expert."""
     base = llama(vocab=vocab, kv_heads=kv_heads, mlp_width=mlp_width, eps=eps, theta=theta, **arguments)
-    return with_experts(base, experts, top_k, normalise, mlp_width, activation)
+    router = Router(experts=experts, top_k=top_k, normalise="sum" if normalise else "none")
+    return with_experts(base, Experts(router=router, width=mlp_width, activation=activation))
 
 
-def with_experts(
-    base: Model, experts: int, top_k: int, normalise: bool, width: int, activation: str, rounded: bool = False
-) -> Model:
-    """The same model with experts for feed-forward networks. normalise: the chosen experts' weights sum to one."""
-    router = Router(experts=experts, top_k=top_k, normalise="sum" if normalise else "none", rounded=rounded)
-    body = Experts(router=router, width=width, activation=activation)
-    return replace(base, blocks=tuple(replace(old, mlp=replace(old.mlp, body=body)) for old in base.blocks))
+def with_experts(base: Model, body: Experts, dense: Collection[int] = ()) -> Model:
+    """The same model with experts for feed-forward networks, but for the layers `dense`."""
+    blocks = [old if i in dense else replace(old, mlp=replace(old.mlp, body=body)) for i, old in enumerate(base.blocks)]
+    return replace(base, blocks=tuple(blocks))
 
 
 TINY = LLAMA | {"experts": 4, "top_k": 2}

@@ -1,0 +1,89 @@
+"""Kinds of config line that few formats need: lists of numbers, objects within the config, keys that repeat another."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lineage.keys import MANY, Entry, Key, Size, brief
+
+
+@dataclass(frozen=True)
+class Numbers(Key):
+    """A list of whole numbers of at least 0, such as those of layers. The argument is a tuple; null is none of them."""
+
+    def fits(self, value: Any) -> bool:
+        return isinstance(value, list) and all(type(number) is int and 0 <= number <= MANY for number in value)
+
+    def wanted(self) -> str:
+        return "a list of whole numbers"
+
+    def read(self, value: Any) -> dict[str, Any]:
+        return {self.argument: None if value is None else tuple(value)}
+
+    def write(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        given = arguments[self.argument]
+        return {} if given is None else {self.key: list(given)}
+
+
+@dataclass(frozen=True)
+class Spare(Size):
+    """A size that is not written where it follows from others: the class has no such field, and its code no null."""
+
+    def write(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return {} if arguments[self.argument] is None else super().write(arguments)
+
+
+@dataclass(frozen=True)
+class Same(Entry):
+    """A key that must say what another says. of: the other; argument: the spec's that the other carries.
+
+    default, of_default: the class's own, for what is missing; None for a key that then follows the other.
+    """
+
+    of: str
+    argument: str
+    default: Any = None
+    of_default: Any = None
+
+    def wrong(self, value: Any) -> str | None:
+        return None
+
+    def consume(self, config: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+        value, other = config.get(self.key, self.default), config.get(self.of, self.of_default)
+        if value is None or (type(value) is type(other) and value == other):
+            return {}, []
+        return {}, [f"{self.key} is {brief(value)}; understood: what {self.of} is, {brief(other)}"]
+
+    def write(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return {self.key: arguments[self.argument]}
+
+
+@dataclass(frozen=True)
+class Within(Entry):
+    """An object in the config with keys of its own. entries: these.
+
+    Keys within that no entry reads are refused: nothing tells whether they matter.
+    """
+
+    entries: tuple[Entry, ...]
+
+    def wrong(self, value: Any) -> str | None:
+        return None if value is None or isinstance(value, dict) else "an object"
+
+    def consume(self, config: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+        inner = config.get(self.key)
+        if wrong := self.wrong(inner):
+            return {}, [f"{self.key} is {brief(inner)}; understood: {wrong}"]
+        inner = inner or {}
+        arguments: dict[str, Any] = {}
+        problems: list[str] = []
+        for entry in self.entries:
+            found, wrongs = entry.consume(inner)
+            arguments |= found
+            problems += wrongs
+        known = {spelling for entry in self.entries for spelling in entry.spellings()}
+        problems += [f"{brief(key)} is not understood" for key in inner if key not in known]
+        return arguments, [f"{self.key}: {problem}" for problem in problems]
+
+    def write(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return {self.key: {key: value for entry in self.entries for key, value in entry.write(arguments).items()}}
