@@ -119,15 +119,15 @@ class Tap:
     """The same activation under both names: a module of the reference <-> a component's path.
 
     at: whether it is the module's "output" or its "input"; "nothing" where the two hold one tensor and do not compute
-    the same. entry: the module whose input is the component's, if not
-    the source itself. feeds: the component's inputs as other paths of the model, where no one module has them.
+    the same. entry: the module whose input is the component's, if not the source itself; of several, the first that
+    there is. feeds: the component's inputs as other paths of the model, where no one module has them.
     Modules with tensors of their own need no Tap unless one of these is special: the rules pair them.
     """
 
     source: str
     target: str
     at: str = "output"
-    entry: str | None = None
+    entry: str | tuple[str, ...] | None = None
     feeds: tuple[str, ...] = ()
 
 

@@ -31,7 +31,7 @@ class Pair:
     ours: str
     theirs: str
     at: str = "output"
-    entry: str | None = None
+    entry: tuple[str, ...] = ()
     feeds: tuple[str, ...] = ()
     part: tuple[int, ...] | None = None
     given: bool = False
@@ -67,8 +67,8 @@ def _tapped(tap: Tap, binding: Mapping[str, str], base: str, path: str) -> Pair:
     def full(name: str) -> str:
         return fill(name, binding, base)
 
-    entry = full(tap.entry) if tap.entry else None
-    return Pair(path, full(tap.source), tap.at, entry, tuple(full(feed) for feed in tap.feeds))
+    entries = (tap.entry,) if isinstance(tap.entry, str) else tap.entry or ()
+    return Pair(path, full(tap.source), tap.at, tuple(map(full, entries)), tuple(full(feed) for feed in tap.feeds))
 
 
 @dataclass

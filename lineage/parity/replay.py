@@ -75,7 +75,8 @@ def _fed(pair: Pair, values: Mapping[str, Tensor], reference: Recorder, prefix: 
     """The reference's values for a component's inputs; empty if it has none."""
     if pair.feeds:
         return tuple(values[feed] for feed in pair.feeds) if all(feed in values for feed in pair.feeds) else ()
-    call = find(reference, pair.entry or pair.theirs, prefix)
+    calls = (find(reference, entry, prefix) for entry in pair.entry or (pair.theirs,))
+    call = next((call for call in calls if call), None)
     return call.inputs[:1] if call else ()
 
 
