@@ -3,7 +3,7 @@
 from lineage.config import Choice, Flag, Number, Only, Pattern, Size, inert
 from lineage.rules import Rule, Tap
 
-from .common import CACHED, MASKED, keys
+from .common import CACHED, KINDS, MASKED, keys
 from .llama import ATTENTION, BLOCK, LAYER, MLP, TAPS, residuals, spelled
 
 # "gelu" in these configs has always meant the tanh form.
@@ -42,7 +42,7 @@ GEMMA2 = spelled(
     Number("attn_logit_softcapping", "score_cap", 50.0, nullable=True, positive=True),
     Number("final_logit_softcapping", "logit_cap", 30.0, nullable=True, positive=True),
     Size("sliding_window", "window", 4096),
-    Pattern("layer_types", "pattern", None, names={"sliding_attention": "window", "full_attention": "full"}),
+    Pattern("layer_types", "pattern", None, names=KINDS),
     spec="gemma2",
     taps=(*TABLE, *TAPS, *residuals("pre_feedforward_layernorm")),
     rules=(*ATTENTION, *MLP, *NORMS),

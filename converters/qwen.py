@@ -1,9 +1,9 @@
 """Hugging Face's spelling of Qwen2 and Qwen3: Llama's, with q, k, v biases, or q, k norms."""
 
-from lineage.config import Flag, Inert, Only, inert
+from lineage.config import Entry, Flag, Index, Inert, Only, Pattern, Size, Switch, inert
 from lineage.rules import Rule
 
-from .common import MASKED, keys
+from .common import KINDS, MASKED, keys
 from .llama import ATTENTION, BLOCK, LAYER, MLP, NORMS, TAPS, product, spelled
 
 FULL = (
@@ -12,19 +12,30 @@ FULL = (
     *inert("windows are off: use_sliding_window", "sliding_window", "max_window_layers"),
     Inert("layer_types", "windows are off: use_sliding_window", form="full attention in every layer"),
 )
+WINDOWS: tuple[Entry, ...] = (
+    *MASKED,
+    Switch(
+        "use_sliding_window",
+        (Size("sliding_window", "window", 4096, nullable=True), Index("max_window_layers", "full_layers", 28)),
+        {"window": None, "full_layers": 0},
+    ),
+    Pattern("layer_types", "pattern", None, names=KINDS),
+)
 HEAD_NORMS = (
     Rule(LAYER + "self_attn.q_norm.weight", BLOCK + "attention.body.query_norm.weight"),
     Rule(LAYER + "self_attn.k_norm.weight", BLOCK + "attention.body.key_norm.weight"),
 )
 
 QWEN2 = spelled(
-    "qwen2", "Qwen2ForCausalLM", *keys(151936, 22016, 1e-6), *FULL, fixed={"bias": True, "output_bias": False}
+    "qwen2",
+    "Qwen2ForCausalLM",
+    *(*keys(151936, 22016, 1e-6, kv_null=True), *WINDOWS),
+    fixed={"bias": True, "output_bias": False},
 )
 QWEN3 = spelled(
     "qwen3",
     "Qwen3ForCausalLM",
-    *keys(151936, 22016, 1e-6, head=128),
-    *FULL,
+    *(*keys(151936, 22016, 1e-6, kv_null=True, head=128), *WINDOWS),
     Flag("attention_bias", "bias", False),
     spec="qwen3",
     rules=(*ATTENTION, *HEAD_NORMS, *MLP, *NORMS),

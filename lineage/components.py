@@ -7,7 +7,7 @@ knows the tensors it owns, as shapes, so that counts, plans and modules all foll
 Widths: the residual stream's width is the embedding's; every component is told the width it works on.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from lineage.attention import Alibi as Alibi
 from lineage.attention import Attention as Attention
@@ -56,6 +56,19 @@ def head_width(width: int, heads: int) -> int:
     if type(heads) is not int or type(width) is not int or heads < 1 or width % heads:
         raise contradiction(f"heads {heads} does not divide width {width}", "heads", "width")
     return width // heads
+
+
+def layer_names(pattern: Sequence[str] | None, usual: Sequence[str], known: Iterable[str]) -> tuple[str, ...]:
+    """What each layer is called: as the pattern says, or as usual where there is none.
+
+    Raises ArchitectureError if the pattern has not as many layers, or a name that is not known.
+    """
+    names, allowed = tuple(usual if pattern is None else pattern), tuple(known)
+    if len(names) != len(usual):
+        raise contradiction(f"the pattern is of {len(names)} layers, and there are {len(usual)}", "pattern", "layers")
+    if odd := [name for name in names if name not in allowed]:
+        raise contradiction(f"the pattern has {odd[0]!r:.20}, not one of {', '.join(allowed)}", "pattern")
+    return names
 
 
 class Residual(Component):

@@ -48,18 +48,24 @@ class Entry(ABC):
         """The key's line in a config that says these arguments."""
         return {}
 
+    def repaired(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Lines that the reference must be given instead, where it gets wrong what this config means."""
+        return {}
+
 
 @dataclass(frozen=True)
 class Key(Entry):
     """A key that carries an argument of the spec.
 
     default: the reference's own, when the key is missing. nullable: null is a value too (always, if it is the default).
+    quiet: the class reads the key and does not keep it, so that it is written only where it says something.
     """
 
     argument: str
     default: Any
     also: tuple[str, ...] = ()
     nullable: bool = False
+    quiet: bool = False
 
     def spellings(self) -> tuple[str, ...]:
         return (self.key, *self.also)
@@ -82,7 +88,8 @@ class Key(Entry):
         return self.read(self.default)
 
     def write(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        return {self.key: arguments[self.argument]}
+        value = arguments[self.argument]
+        return {} if self.quiet and value == self.default else {self.key: value}
 
 
 @dataclass(frozen=True)
@@ -100,13 +107,22 @@ class Size(Key):
 
 @dataclass(frozen=True)
 class Index(Key):
-    """A whole number of at least 0, such as a token's id."""
+    """A whole number of at least 0, such as a token's id. none: a number that old configs write for null."""
+
+    none: int | None = None
 
     def fits(self, value: Any) -> bool:
-        return type(value) is int and 0 <= value <= MANY
+        return type(value) is int and (0 <= value <= MANY or value == self.none)
 
     def wanted(self) -> str:
         return "a whole number of at least 0"
+
+    def read(self, value: Any) -> dict[str, Any]:
+        return {self.argument: None if value == self.none else value}
+
+    def repaired(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        present = [key for key in self.spellings() if key in config]
+        return {key: None for key in present if self.none is not None and config[key] == self.none}
 
 
 @dataclass(frozen=True)
@@ -165,11 +181,17 @@ class Choice(Key):
 
 @dataclass(frozen=True)
 class Only(Entry):
-    """A key that may have one value only: with any other the model is one that the spec does not describe."""
+    """A key that may have one value only: with any other the model is one that the spec does not describe.
+
+    nullable: null says the same.
+    """
 
     value: Any
+    nullable: bool = False
 
     def wrong(self, value: Any) -> str | None:
+        if value is None and self.nullable:
+            return None
         return None if type(value) is type(self.value) and value == self.value else json.dumps(self.value)
 
 
@@ -202,15 +224,16 @@ FORMS: Mapping[str, Callable[[Any], bool]] = {
 
 @dataclass(frozen=True)
 class Pattern(Key):
-    """A name for each layer. names: the config's -> the spec's."""
+    """A name for each layer, or a number. names: the config's -> the spec's."""
 
-    names: Mapping[str, str] | None = None
+    names: Mapping[str | int, str] | None = None
 
     def fits(self, value: Any) -> bool:
-        return isinstance(value, list) and all(isinstance(name, str) and name in (self.names or {}) for name in value)
+        known = self.names or {}
+        return isinstance(value, list) and all(type(name) in (str, int) and name in known for name in value)
 
     def wanted(self) -> str:
-        return "a list of " + " and ".join(self.names or {})
+        return "a list of " + " and ".join(str(name) for name in self.names or {})
 
     def read(self, value: Any) -> dict[str, Any]:
         return {self.argument: None if value is None else tuple((self.names or {})[name] for name in value)}

@@ -1,5 +1,7 @@
 """Llama (Touvron et al., 2023): RMSNorm, rotary positions, SwiGLU, no biases, grouped heads from 2-70B on."""
 
+from dataclasses import replace
+
 from lineage.components import (
     Attention,
     Block,
@@ -13,6 +15,7 @@ from lineage.components import (
     Rotary,
     Scaling,
     head_width,
+    layer_names,
 )
 
 YEAR, PARENT = 2023, "gpt2"
@@ -32,28 +35,41 @@ def llama(
     eps: float = 1e-6,
     theta: float = 10000.0,
     scaling: Scaling | None = None,
+    share: float = 1.0,
     window: int | None = None,
+    full_layers: int = 0,
+    pattern: tuple[str, ...] | None = None,
     bias: bool = False,
     output_bias: bool | None = None,
     mlp_bias: bool = False,
     tied: bool = False,
     padding: int | None = None,
 ) -> Model:
-    """kv_heads: None is heads. head_size: None is width / heads. bias: of q, k, v; output_bias: of o, None is bias."""
+    """kv_heads: None is heads. head_size: None is width / heads. bias: of q, k, v; output_bias: of o, None is bias.
+
+    share: of each head's channels, that is turned. window: of all layers but the first full_layers; or of those that
+    the pattern, "window" or "full" for each layer, gives one.
+    """
     norm, size = RMSNorm(eps=eps), head_size or head_width(width, heads)
     attention = Attention(
         heads=heads,
         kv_heads=kv_heads or heads,
         head_width=size,
-        mask=Causal(window=window),
+        mask=Causal(),
         bias=bias,
         output_bias=bias if output_bias is None else output_bias,
-        rotary=Rotary(theta=theta, width=size, scaling=scaling),
+        rotary=Rotary(theta=theta, width=int(size * share), scaling=scaling),
     )
     mlp = FeedForward(width=mlp_width, activation=activation, bias=mlp_bias, gated=True)
+    usual = tuple("window" if window and place >= full_layers else "full" for place in range(layers))
+    masks = {"full": Causal(), "window": Causal(window=window)}
+    kinds = layer_names(pattern, usual, masks if window else {"full": Causal()})
     block = Block(attention=Residual(body=attention, norm_input=norm), mlp=Residual(body=mlp, norm_input=norm))
+    of_kind = {
+        k: replace(block, attention=Residual(body=replace(attention, mask=masks[k]), norm_input=norm)) for k in masks
+    }
     embed, head = Embed(vocab=vocab, width=width, padding=padding), Head(vocab=vocab, tied=tied)
-    return Model(embed=embed, blocks=(block,) * layers, norm=norm, head=head)
+    return Model(embed=embed, blocks=tuple(of_kind[kind] for kind in kinds), norm=norm, head=head)
 
 
 TINY = {"vocab": 101, "width": 24, "layers": 3, "heads": 6, "kv_heads": 2, "head_size": 8, "mlp_width": 40}
