@@ -121,6 +121,7 @@ class Tap:
     at: whether it is the module's "output" or its "input"; "nothing" where the two hold one tensor and do not compute
     the same. entry: the module whose input is the component's, if not the source itself; of several, the first that
     there is. feeds: the component's inputs as other paths of the model, where no one module has them.
+    heads_first: the reference has [B, heads, T, …] where we have [B, T, heads, …].
     Modules with tensors of their own need no Tap unless one of these is special: the rules pair them.
     """
 
@@ -129,6 +130,7 @@ class Tap:
     at: str = "output"
     entry: str | tuple[str, ...] | None = None
     feeds: tuple[str, ...] = ()
+    heads_first: bool = False
 
 
 @dataclass(frozen=True)

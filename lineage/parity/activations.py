@@ -25,7 +25,7 @@ from lineage.rules import Dialect, Tap, fill, match
 class Pair:
     """One activation under both names. part: which channels of a fused output, None for all.
 
-    given: its input is what the model itself was given, so that it inherits nothing.
+    given: its input is what the model itself was given, so that it inherits nothing. heads_first: see `rules.Tap`.
     """
 
     ours: str
@@ -35,6 +35,11 @@ class Pair:
     feeds: tuple[str, ...] = ()
     part: tuple[int, ...] | None = None
     given: bool = False
+    heads_first: bool = False
+
+    def turned(self, value: Tensor) -> Tensor:
+        """A value of the reference with its axes in our order."""
+        return value.transpose(1, 2) if self.heads_first else value
 
 
 def pairs(dialect: Dialect, steps: Iterable[Step], base: str, paths: Sequence[str]) -> list[Pair]:
@@ -68,7 +73,8 @@ def _tapped(tap: Tap, binding: Mapping[str, str], base: str, path: str) -> Pair:
         return fill(name, binding, base)
 
     entries = (tap.entry,) if isinstance(tap.entry, str) else tap.entry or ()
-    return Pair(path, full(tap.source), tap.at, tuple(map(full, entries)), tuple(full(feed) for feed in tap.feeds))
+    feeds = tuple(full(feed) for feed in tap.feeds)
+    return Pair(path, full(tap.source), tap.at, tuple(map(full, entries)), feeds, heads_first=tap.heads_first)
 
 
 @dataclass
@@ -139,7 +145,7 @@ def their_value(pair: Pair, theirs: Recorder, prefix: str) -> Tensor | None:
     call = find(theirs, pair.theirs, prefix)
     value = None if call is None else (call.output if pair.at == "output" else next(iter(call.inputs), None))
     if value is None or pair.part is None:
-        return value
+        return value if value is None else pair.turned(value)
     return value[..., list(pair.part)]
 
 

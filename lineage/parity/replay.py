@@ -77,7 +77,7 @@ def _fed(pair: Pair, values: Mapping[str, Tensor], reference: Recorder, prefix: 
         return tuple(values[feed] for feed in pair.feeds) if all(feed in values for feed in pair.feeds) else ()
     calls = (find(reference, entry, prefix) for entry in pair.entry or (pair.theirs,))
     call = next((call for call in calls if call), None)
-    return call.inputs[:1] if call else ()
+    return tuple(pair.turned(value) for value in call.inputs[:1]) if call else ()
 
 
 def _replay(module: nn.Module, own: Recorder, path: str, fed: Iterable[Tensor]) -> Tensor | None:
