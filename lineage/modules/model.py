@@ -64,12 +64,19 @@ class Model(nn.Module):
         if self.encoder is not None:
             if decoder_input_ids is None:
                 raise UsageError("the model has an encoder: decoder_input_ids are missing")
-            memory = self.encoder.run(input_ids, attention_mask, position_ids, token_type_ids, self.attention)
+            self.encoder.attention = self.attention
+            source_BSD = self.encoder(input_ids, attention_mask, position_ids, token_type_ids).hidden
+            memory = self.context(input_ids, attention_mask, hidden_BSD=source_BSD)
             input_ids, attention_mask = decoder_input_ids, decoder_attention_mask
             position_ids = token_type_ids = None
-        context = self.run(input_ids, attention_mask, position_ids, token_type_ids, self.attention, memory)
-        hidden_BTD = context.hidden_BSD
-        assert hidden_BTD is not None
+        context = self.context(input_ids, attention_mask, position_ids, memory=memory)
+        if self.position_bias is not None:
+            context.bias = self.position_bias(context.places_T, context.places_T)
+        shared_VD = self.table if self.spec.embed.tied else None
+        x_BTD = self.embed(input_ids, position_ids, token_type_ids, context.keep_BS, shared_VD)
+        for place in self.spec.order or range(len(self.blocks)):
+            x_BTD = self.blocks[place](x_BTD, context)
+        hidden_BTD = self.norm(x_BTD)
         pooled_BD = self.pooler(hidden_BTD) if self.pooler is not None else None
         return Output(
             hidden=hidden_BTD,
@@ -85,28 +92,12 @@ class Model(nn.Module):
             self.encoder.table if self.spec.embed.tied and self.encoder else self.embed.get_parameter("tokens.weight")
         )
 
-    def run(
-        self,
-        ids_BT: Tensor,
-        mask_BT: Tensor | None,
-        positions_BT: Tensor | None,
-        segments_BT: Tensor | None,
-        backend: str,
-        memory: Context | None = None,
+    def context(
+        self, ids_BT: Tensor, mask_BT: Tensor | None, positions_BT: Tensor | None = None, **known: Any
     ) -> Context:
-        """The stack alone; its result stands in the context as hidden_BSD."""
-        keep_BT = None if mask_BT is None else mask_BT.bool()
-        places_T = torch.arange(ids_BT.shape[1], device=ids_BT.device)
-        places_BT = places_T[None] if positions_BT is None else positions_BT
-        context = Context(places_BT, keep_BT, backend, memory)
-        if self.position_bias is not None:
-            context.bias = self.position_bias(places_T, places_T)
-        shared_VD = self.table if self.spec.embed.tied else None
-        x_BTD = self.embed(ids_BT, positions_BT, segments_BT, keep_BT, shared_VD)
-        for place in self.spec.order or range(len(self.blocks)):
-            x_BTD = self.blocks[place](x_BTD, context)
-        context.hidden_BSD = self.norm(x_BTD)
-        return context
+        """What all blocks share when they run on these tokens."""
+        places_BT = torch.arange(ids_BT.shape[1], device=ids_BT.device)[None] if positions_BT is None else positions_BT
+        return Context(places_BT, None if mask_BT is None else mask_BT.bool(), self.attention, **known)
 
 
 def build(spec: c.Model, device: str = "meta", dtype: torch.dtype | None = None) -> Model:

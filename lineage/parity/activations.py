@@ -178,10 +178,17 @@ class Node:
 
 
 def kept(value: Tensor, probe: Probe) -> Tensor:
-    """The positions that count; a value without them whole."""
-    keep = probe.keep_BT
-    if keep is None:
-        return value
-    if value.shape[: keep.dim()] == keep.shape:
-        return value[keep]
-    return value[keep.flatten()] if value.shape[0] == keep.numel() else value
+    """The positions that count, of the source or of the target; a value without them whole."""
+    for keep in (probe.keep_BT, probe.source_keep_BS):
+        if keep is not None and value.shape[: keep.dim()] == keep.shape:
+            return value[keep]
+        if keep is not None and value.shape[0] == keep.numel():
+            return value[keep.flatten()]
+    return value
+
+
+def upright(value: Tensor, like: Tensor) -> Tensor:
+    """A value whose first two axes are the other way round than ours, turned."""
+    if value.shape != like.shape and value.dim() > 1 and value.transpose(0, 1).shape[:2] == like.shape[:2]:
+        return value.transpose(0, 1)
+    return value

@@ -3,7 +3,7 @@
 All in double precision, where equal means 1e-12. B batch, T tokens.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -15,7 +15,7 @@ from lineage.parity import reference
 from lineage.parity.figures import distance
 from lineage.parity.islands import lifted
 from lineage.parity.levels import FP64_LIMIT
-from lineage.parity.probes import ENDLESS, Probe, pad_token, tokens, usable_length
+from lineage.parity.probes import ENDLESS, Probe, pad_token, sources, tokens, usable_length
 from lineage.parity.report import Level, passed
 from lineage.parity.session import Session
 
@@ -45,22 +45,36 @@ def behaviour(session: Session) -> Level:
 def _findings(session: Session, ours: Model, theirs: nn.Module) -> Iterator[Finding]:
     spec = session.made.spec
     length = min(LENGTH, usable_length(spec) - PADS)
-    rows_BT = tokens(spec, 3, length, torch.Generator().manual_seed(7))
+    generator = torch.Generator().manual_seed(7)
+    rows_BT = tokens(spec, 3, length, generator)
+    source_BS = sources(spec, 3, length, generator)
     output = next(iter(session.reference.outputs))
 
-    def own(probe: Probe, positions_BT: Tensor | None = None) -> Tensor:
+    def on(probe: Probe, row: int = 0) -> Probe:
+        """A call on these tokens, and on the source's rows from this one on."""
+        if source_BS is None or probe.source_BS is not None:
+            return probe
+        return replace(probe, source_BS=source_BS[row : row + len(probe.ids_BT)])
+
+    def own(probe: Probe, positions_BT: Tensor | None = None, row: int = 0) -> Tensor:
         with torch.no_grad():
-            value: Tensor = getattr(ours(**probe.arguments(), position_ids=positions_BT), output)
+            value: Tensor = getattr(ours(**on(probe, row).arguments(), position_ids=positions_BT), output)
         return value
 
-    def its(probe: Probe) -> Tensor:
+    def its(probe: Probe, **options: bool) -> Tensor:
         with lifted():
-            return reference.run(theirs, probe, session.reference)[output]
+            return reference.run(theirs, on(probe), session.reference, **options)[output]
 
-    alone = torch.cat([own(Probe("row", row_T[None])) for row_T in rows_BT])
+    alone = torch.cat([own(Probe("row", row_T[None]), row=row) for row, row_T in enumerate(rows_BT)])
     yield _equal("rows do not depend on their batch", own(Probe("rows", rows_BT)), alone)
     if alone.dim() == 3:
-        yield from _padding(own, rows_BT, alone, pad_token(spec))
+        if source_BS is None:
+            yield from _padding(own, rows_BT, alone, pad_token(spec))
+        else:
+            yield _padded_source(own, rows_BT, source_BS, alone, pad_token(spec.encoder or spec))
+            apart = distance(its(Probe("rows", rows_BT), use_cache=True), its(Probe("rows", rows_BT)))
+            if not apart <= FP64_LIMIT:
+                session.faults.append(f"its forward as it is called by default, with a cache, is off by {apart:.1e}")
         yield _causality("ours", own, rows_BT, session.causal)
         finding = _causality("the reference", its, rows_BT, session.causal)
         if not finding.good:
@@ -70,7 +84,7 @@ def _findings(session: Session, ours: Model, theirs: nn.Module) -> Iterator[Find
         steps = [own(Probe("prefix", rows_BT[:, :n]))[:, -1] for n in range(1, length + 1)]
         yield _equal("token by token equals the whole", torch.stack(steps, 1), alone)
         if length > NEW:
-            yield _greedy(own, theirs, rows_BT[:1, : length - NEW])
+            yield _greedy(own, theirs, on(Probe("start", rows_BT[:1, : length - NEW])).arguments())
     if usable_length(spec) < ENDLESS:
         yield _too_long(own, tokens(spec, 1, usable_length(spec) + 1, torch.Generator().manual_seed(8)))
 
@@ -94,6 +108,16 @@ def _padding(own: Callable[..., Tensor], rows_BT: Tensor, alone: Tensor, pad: in
     )
 
 
+def _padded_source(
+    own: Callable[..., Tensor], rows_BT: Tensor, source_BS: Tensor, alone: Tensor, pad: int | None
+) -> Finding:
+    """The encoder's rows with padding behind, against those without."""
+    filler = torch.full((len(source_BS), PADS), 0 if pad is None else pad)
+    keep_BS = torch.cat([torch.ones_like(source_BS), torch.zeros_like(filler)], 1).bool()
+    probe = Probe("padded", rows_BT, source_BS=torch.cat([source_BS, filler], 1), source_keep_BS=keep_BS)
+    return _equal("padding of the source changes nothing", own(probe), alone)
+
+
 def _causality(side: str, run: Callable[[Probe], Tensor], rows_BT: Tensor, causal: bool) -> Finding:
     """Another last token must leave earlier results alone if the model is causal, and change them if it is not."""
     other_BT = rows_BT.clone()
@@ -106,17 +130,21 @@ def _causality(side: str, run: Callable[[Probe], Tensor], rows_BT: Tensor, causa
     )
 
 
-def _greedy(own: Callable[[Probe], Tensor], theirs: nn.Module, start_BT: Tensor) -> Finding:
+def _greedy(own: Callable[..., Tensor], theirs: nn.Module, given: Mapping[str, Tensor]) -> Finding:
     """The likeliest next token, time after time: ours by whole forwards, the reference's by its own cache."""
     from transformers import GenerationConfig
 
-    ids_BT = start_BT
+    start_BT = ids_BT = given.get("decoder_input_ids", given["input_ids"])
     for _ in range(NEW):
         ids_BT = torch.cat([ids_BT, own(Probe("greedy", ids_BT))[:, -1:].argmax(-1)], 1)
-    usual, theirs.generation_config = theirs.generation_config, GenerationConfig(do_sample=False, max_new_tokens=NEW)
+    usual, theirs.generation_config = (
+        theirs.generation_config,
+        GenerationConfig(do_sample=False, max_new_tokens=NEW, decoder_start_token_id=int(start_BT[0, 0])),
+    )
     try:
         with reference.quiet(), lifted():
-            want_BT = theirs.generate(start_BT, attention_mask=torch.ones_like(start_BT))  # type: ignore[operator]
+            mask_BS = torch.ones_like(given["input_ids"])
+            want_BT = theirs.generate(**given, attention_mask=mask_BS)  # type: ignore[operator]
     finally:
         theirs.generation_config = usual
     same = want_BT.shape[1] > start_BT.shape[1] and torch.equal(ids_BT[:, : want_BT.shape[1]], want_BT)

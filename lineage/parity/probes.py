@@ -16,20 +16,27 @@ ENDLESS = 4096  # tokens that are taken to be usable where nothing limits them
 
 @dataclass(frozen=True)
 class Probe:
-    """One call. keep_BT: true for real tokens, None if all are; segments_BT: None if the model has none."""
+    """One call. keep_BT: true for real tokens, None if all are; segments_BT: None if the model has none.
+
+    source_BS: the encoder's tokens, with those of them that are real; None if the model has no encoder.
+    """
 
     name: str
     ids_BT: Tensor
     keep_BT: Tensor | None = None
     segments_BT: Tensor | None = None
+    source_BS: Tensor | None = None
+    source_keep_BS: Tensor | None = None
 
     def arguments(self) -> dict[str, Tensor]:
         """The call's arguments, by the names that ours and the reference share."""
-        given = {
-            "input_ids": self.ids_BT,
-            "attention_mask": None if self.keep_BT is None else self.keep_BT.long(),
-            "token_type_ids": self.segments_BT,
-        }
+        mask_BT, source_mask_BS = (
+            None if keep is None else keep.long() for keep in (self.keep_BT, self.source_keep_BS)
+        )
+        given = {"input_ids": self.ids_BT, "attention_mask": mask_BT, "token_type_ids": self.segments_BT}
+        if self.source_BS is not None:
+            given = {f"decoder_{name}": value for name, value in given.items()}
+            given |= {"input_ids": self.source_BS, "attention_mask": source_mask_BS}
         return {name: value for name, value in given.items() if value is not None}
 
     @property
@@ -40,7 +47,7 @@ class Probe:
 
 def usable_length(spec: c.Model) -> int:
     """How many tokens the model can take; ENDLESS where nothing limits it."""
-    tables = [spec.embed.positions.reach] if spec.embed.positions else []
+    tables = [one.embed.positions.reach for one in (spec, spec.encoder) if one and one.embed.positions]
     angles = [node.component.length for node in graph.walk(spec) if isinstance(node.component, c.Rotary)]
     return min((length for length in (*tables, *angles) if length is not None), default=ENDLESS)
 
@@ -49,7 +56,7 @@ def default_probes(spec: c.Model, seed: int = 0) -> list[Probe]:
     """Short, long (128), padded on both sides, and the full context: random tokens, the same for one spec and seed."""
     longest = usable_length(spec)
     generator = torch.Generator().manual_seed(seed)
-    full = longest if spec.embed.positions else min(UNLIMITED, longest)
+    full = longest if longest < ENDLESS else UNLIMITED
     lengths = {"short": min(5, longest), "long": min(128, longest), "full": full}
     probes = {length: _probe(spec, name, 1, length, generator) for name, length in lengths.items()}
     padded = _padded(spec, min(24, longest), generator)
@@ -62,10 +69,12 @@ def given_probes(spec: c.Model, sequences: Sequence[Sequence[int]]) -> list[Prob
         if max(ids, default=spec.embed.vocab) >= spec.embed.vocab or len(ids) > usable_length(spec):
             takes = f"the model takes {usable_length(spec)} tokens, of {spec.embed.vocab}"
             raise UsageError(f"prompt {number}: {len(ids)} tokens, up to {max(ids, default=0)}; {takes}")
-    return [
-        Probe(f"prompt {n}", torch.tensor([list(ids)]), None, _segments(spec, 1, len(ids)))
-        for n, ids in enumerate(sequences)
-    ]
+    probes = []
+    for number, ids in enumerate(sequences):
+        ids_BT = torch.tensor([list(ids)])
+        source_BS = ids_BT if spec.encoder else None  # of an encoder and decoder, the prompt is given to both
+        probes.append(Probe(f"prompt {number}", ids_BT, None, _segments(spec, 1, len(ids)), source_BS))
+    return probes
 
 
 def pad_token(spec: c.Model) -> int | None:
@@ -90,17 +99,31 @@ def _segments(spec: c.Model, rows: int, length: int) -> Tensor | None:
 
 
 def _probe(spec: c.Model, name: str, rows: int, length: int, generator: torch.Generator) -> Probe:
-    return Probe(name, tokens(spec, rows, length, generator), None, _segments(spec, rows, length))
+    ids_BT = tokens(spec, rows, length, generator)
+    return Probe(name, ids_BT, None, _segments(spec, rows, length), sources(spec, rows, length, generator))
+
+
+def sources(spec: c.Model, rows: int, length: int, generator: torch.Generator) -> Tensor | None:
+    """Tokens for the encoder, [rows, S]: never as many as the decoder's, so that shapes tell them apart."""
+    if spec.encoder is None:
+        return None
+    return tokens(spec.encoder, rows, length - 3 if length > 4 else length + 1, generator)
 
 
 def _padded(spec: c.Model, length: int, generator: torch.Generator) -> Probe | None:
     """Three rows: padded on the right, on the left, and not."""
     if length < 4:
         return None
-    keep_BT = torch.ones(3, length, dtype=torch.bool)
+    ids_BT, keep_BT = _with_pads(spec, tokens(spec, 3, length, generator))
+    source_BS, source_keep_BS = sources(spec, 3, length, generator), None
+    if spec.encoder is not None and source_BS is not None:
+        source_BS, source_keep_BS = _with_pads(spec.encoder, source_BS)
+    return Probe("padded", ids_BT, keep_BT, _segments(spec, 3, length), source_BS, source_keep_BS)
+
+
+def _with_pads(spec: c.Model, ids_BT: Tensor) -> tuple[Tensor, Tensor]:
+    """Tokens with padding at the end of the first row and the beginning of the second; and where they are real."""
+    length, keep_BT, pad = ids_BT.shape[1], torch.ones(ids_BT.shape, dtype=torch.bool), pad_token(spec)
     keep_BT[0, length - length // 4 :] = False
     keep_BT[1, : length // 3] = False
-    ids_BT = tokens(spec, 3, length, generator)
-    pad = pad_token(spec)
-    ids_BT = torch.where(keep_BT, ids_BT, 0 if pad is None else pad)
-    return Probe("padded", ids_BT, keep_BT, _segments(spec, 3, length))
+    return torch.where(keep_BT, ids_BT, 0 if pad is None else pad), keep_BT

@@ -124,19 +124,19 @@ def _takes_pooler(kind: type) -> bool:
     return "add_pooling_layer" in inspect.signature(kind).parameters
 
 
-def run(model: nn.Module, probe: Probe, reference: Reference) -> dict[str, Tensor]:
+def run(model: nn.Module, probe: Probe, reference: Reference, **options: bool) -> dict[str, Tensor]:
     """The reference's outputs for one call, under our names."""
     with torch.no_grad(), quiet():
-        outputs = model(**accepted(model, probe.arguments()))
+        outputs = model(**accepted(model, probe.arguments() | options))
     return {ours: getattr(outputs, theirs) for ours, theirs in reference.outputs.items()}
 
 
-def accepted(model: nn.Module, arguments: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Those of the arguments that the model takes."""
+def accepted(model: nn.Module, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the arguments that the model takes; and no cache, which has made some forget their masks."""
     import inspect
 
     known = inspect.signature(model.forward).parameters
-    return {name: value for name, value in arguments.items() if name in known}
+    return {name: value for name, value in {"use_cache": False, **arguments}.items() if name in known}
 
 
 def parameter_names(model: nn.Module, names: Iterator[str] | list[str]) -> dict[str, str]:

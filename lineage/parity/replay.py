@@ -6,14 +6,17 @@ is judged by itself: those that fail are at fault, those that only pass an error
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
-from lineage.parity.activations import Node, Pair, Recorder, find, kept, record, tensor_of, their_value
+from lineage.modules.context import Context
+from lineage.parity.activations import Node, Pair, Recorder, find, kept, record, tensor_of, their_value, upright
 from lineage.parity.figures import distance
 from lineage.parity.probes import Probe
+
+MEMORY = "encoder"  # the path of what cross attention reads
 
 
 @dataclass(frozen=True)
@@ -45,17 +48,24 @@ def trace(
     with within():
         reference = record(theirs, their_arguments)
     prefix = getattr(theirs, "base_model_prefix", "")
-    values = {pair.ours: value for pair in mapping if (value := their_value(pair, reference, prefix)) is not None}
+    values = {
+        pair.ours: upright(value, mine.output)
+        for pair in mapping
+        if (value := their_value(pair, reference, prefix)) is not None
+        and (mine := own.calls.get(pair.ours)) is not None
+        and mine.output is not None
+    }
     places = {path: place for place, path in enumerate(own.order)}
     mapping = sorted(mapping, key=lambda pair: places.get(pair.ours, len(places)))
     nodes = []
     for pair in mapping:
-        if pair.ours not in values or pair.ours not in own.calls or own.calls[pair.ours].output is None:
+        if pair.ours not in values:
             continue
         want = kept(values[pair.ours], probe)
         have = kept(own.calls[pair.ours].output, probe)  # type: ignore[arg-type]
         fed = () if pair.given else _fed(pair, values, reference, prefix)
-        again = _replay(ours.get_submodule(pair.ours), own, pair.ours, fed) if fed else have if pair.given else None
+        module = ours.get_submodule(pair.ours)
+        again = _replay(module, own, pair.ours, fed, values.get(MEMORY)) if fed else have if pair.given else None
         local = distance(kept(again, probe), want) if again is not None else None
         nodes.append(Node(pair.ours, pair.theirs, distance(have, want), local))
     wrong = [node for node in nodes if node.local is not None and not node.local <= limit]
@@ -65,6 +75,12 @@ def trace(
         next((node for node in nodes if not node.inherited <= limit), None),
         tuple(pair.ours for pair in mapping if pair.ours not in {node.ours for node in nodes}),
     )
+
+
+def _attending(context: Context, memory_BSD: Tensor | None) -> Context:
+    if context.memory is None or memory_BSD is None:
+        return context
+    return replace(context, memory=replace(context.memory, hidden_BSD=memory_BSD))
 
 
 def _inside(path: str, whole: str) -> bool:
@@ -80,11 +96,17 @@ def _fed(pair: Pair, values: Mapping[str, Tensor], reference: Recorder, prefix: 
     return tuple(pair.turned(value) for value in call.inputs[:1]) if call else ()
 
 
-def _replay(module: nn.Module, own: Recorder, path: str, fed: Iterable[Tensor]) -> Tensor | None:
-    """Our component on other inputs: its first tensors are replaced, all else stays as in our own run."""
+def _replay(
+    module: nn.Module, own: Recorder, path: str, fed: Iterable[Tensor], memory_BSD: Tensor | None
+) -> Tensor | None:
+    """Our component on other inputs: its first tensors are replaced, all else stays as in our own run.
+
+    memory_BSD: what the encoder gave, for those that attend to it.
+    """
     args, kwargs = own.calls[path].arguments
     waiting = list(fed)
-    given = [waiting.pop(0) if waiting and isinstance(arg, Tensor) else arg for arg in args]
+    given = [upright(waiting.pop(0), arg) if waiting and isinstance(arg, Tensor) else arg for arg in args]
+    given = [_attending(arg, memory_BSD) if isinstance(arg, Context) else arg for arg in given]
     with torch.no_grad():
         output = module(*given, **kwargs)
     return tensor_of(output)

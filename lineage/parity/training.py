@@ -12,7 +12,7 @@ from lineage.operations import invert
 from lineage.parity import reference
 from lineage.parity.figures import distance
 from lineage.parity.islands import lifted
-from lineage.parity.probes import Probe, tokens, usable_length
+from lineage.parity.probes import Probe, sources, tokens, usable_length
 from lineage.parity.report import Level, passed
 from lineage.parity.session import Session
 from lineage.plan import shown
@@ -26,10 +26,13 @@ def training(session: Session) -> Level:
     ours, theirs = session.pair(torch.float64)
     spec = session.made.spec
     ids_BT = tokens(spec, 2, min(16, usable_length(spec)), torch.Generator().manual_seed(9))
-    probe = Probe("training", ids_BT)
+    rows, length = ids_BT.shape
+    source_BS = sources(spec, rows, length, torch.Generator().manual_seed(10))
+    probe = Probe("training", ids_BT, source_BS=source_BS)
+    mine = _ours(session, ours, probe)
+    mine.backward()
     with lifted(), reference.quiet():
-        mine, its = _losses(session, ours, theirs, probe)
-        mine.backward()
+        its = _theirs(session, theirs, probe)
         its.backward()
     gaps = _gaps(session, ours, theirs)
     for model in (ours, theirs):
@@ -42,20 +45,31 @@ def training(session: Session) -> Level:
     return passed("training", good, summary, shown(bad, 5), limit=GRADIENT_LIMIT)
 
 
-def _losses(session: Session, ours: Model, theirs: nn.Module, probe: Probe) -> tuple[Tensor, Tensor]:
-    """The family's own loss where the reference computes it from labels; else a fixed sum of its results."""
-    given = reference.accepted(theirs, probe.arguments())
-    mine = ours(**probe.arguments())
-    if "logits" in session.reference.outputs and list(session.reference.outputs) == ["logits"]:
-        labels_BT = probe.ids_BT.clone()
-        labels_BT[:, ::3] = -100
-        assert "labels" in inspect.signature(theirs.forward).parameters
-        loss = causal_loss if session.causal else masked_loss
-        return loss(mine.logits, labels_BT), theirs(**given, labels=labels_BT).loss
-    outputs = theirs(**given)
-    pairs = [(getattr(mine, name), getattr(outputs, its)) for name, its in session.reference.outputs.items()]
-    sums = [(_weighed(a), _weighed(b)) for a, b in pairs]
-    return torch.stack([a for a, _ in sums]).sum(), torch.stack([b for _, b in sums]).sum()
+def _labels(session: Session, probe: Probe) -> Tensor | None:
+    """Labels, where the reference computes the family's own loss from them; else None: a fixed sum is taken."""
+    if list(session.reference.outputs) != ["logits"]:
+        return None
+    labels_BT = probe.ids_BT.clone()
+    labels_BT[:, ::3] = -100
+    return labels_BT
+
+
+def _ours(session: Session, model: Model, probe: Probe) -> Tensor:
+    outputs, labels_BT = model(**probe.arguments()), _labels(session, probe)
+    if labels_BT is None:
+        return torch.stack([_weighed(getattr(outputs, name)) for name in session.reference.outputs]).sum()
+    loss = causal_loss if session.causal and probe.source_BS is None else masked_loss
+    return loss(outputs.logits, labels_BT)
+
+
+def _theirs(session: Session, model: nn.Module, probe: Probe) -> Tensor:
+    given, labels_BT = reference.accepted(model, probe.arguments()), _labels(session, probe)
+    if labels_BT is None:
+        outputs = model(**given)
+        return torch.stack([_weighed(getattr(outputs, name)) for name in session.reference.outputs.values()]).sum()
+    assert "labels" in inspect.signature(model.forward).parameters
+    loss: Tensor = model(**given, labels=labels_BT).loss
+    return loss
 
 
 def _weighed(value: Tensor) -> Tensor:
