@@ -1,7 +1,7 @@
 """Hugging Face's spelling of Qwen2 and Qwen3: Llama's, with q, k, v biases, or q, k norms."""
 
 from lineage.config import Entry, Flag, Index, Inert, Only, Pattern, Size, Switch, inert
-from lineage.rules import Rule
+from lineage.rules import Rule, Tap
 
 from .common import KINDS, MASKED, keys
 from .llama import ATTENTION, BLOCK, LAYER, MLP, NORMS, TAPS, product, spelled
@@ -25,6 +25,17 @@ HEAD_NORMS = (
     Rule(LAYER + "self_attn.q_norm.weight", BLOCK + "attention.body.query_norm.weight"),
     Rule(LAYER + "self_attn.k_norm.weight", BLOCK + "attention.body.key_norm.weight"),
 )
+
+
+def head_norms(query: str, key: str) -> tuple[Tap, Tap]:
+    """Norms of queries and keys by heads, where the code has put heads before tokens."""
+    both = {query: "query_norm", key: "key_norm"}
+    first, second = (
+        Tap(LAYER + f"self_attn.{theirs}", BLOCK + f"attention.body.{ours}", heads_first=True)
+        for theirs, ours in both.items()
+    )
+    return first, second
+
 
 QWEN2 = spelled(
     "qwen2",

@@ -226,7 +226,7 @@ FORMS: Mapping[str, Callable[[Any], bool]] = {
 class Pattern(Key):
     """A name for each layer, or a number. names: the config's -> the spec's."""
 
-    names: Mapping[str | int, str] | None = None
+    names: Mapping[Any, str] | None = None
 
     def fits(self, value: Any) -> bool:
         known = self.names or {}

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from lineage.components import Attention, Block, Causal, Model, Residual, RMSNorm
+from lineage.components import Attention, Block, Causal, Model, Residual, RMSNorm, layer_names
 
 from .gemma import TINY as GEMMA
 from .gemma import gemma
@@ -24,7 +24,8 @@ def gemma2(
 ) -> Model:
     """pattern: "window" or "full" for each layer; None is windows in layers 0, 2, 4 … Scores are / √query_scalar."""
     base, norm = gemma(eps=eps, **arguments), RMSNorm(eps=eps, plus_one=True, late=True)
-    kinds = pattern or tuple(("window", "full")[i % 2] for i in range(len(base.blocks)))
+    usual = [("window", "full")[place % 2] for place in range(len(base.blocks))]
+    kinds = layer_names(pattern, usual, ("window", "full"))
 
     def block(old: Block, kind: str) -> Block:
         body = old.attention.body
