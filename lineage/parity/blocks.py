@@ -119,7 +119,7 @@ def _skeleton(session: Session) -> nn.Module:
 
     kind = getattr(transformers, session.reference.name)
     with reference.quiet(), no_init_weights(), _meta_parameters():
-        config = session.material.config(kind)
+        config = session.material.config(session.repairs)
         model: nn.Module = kind._from_config(
             config, attn_implementation="eager", experts_implementation="eager", dtype=torch.float32
         )

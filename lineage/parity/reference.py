@@ -1,6 +1,7 @@
 """The reference: the same checkpoint in transformers, loaded by its own class and no other code."""
 
 import contextlib
+import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -54,9 +55,21 @@ class Material:
     rounded: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
-    def config(self, kind: Any) -> Any:
-        """The config as the reference's class reads it, such that the model holds plain numbers."""
-        config = kind.config_class.from_pretrained(self.directory)
+    def said(self) -> dict[str, Any]:
+        """The config as it stands in the file."""
+        text = (self.directory / "config.json").read_text(encoding="utf-8")
+        said: dict[str, Any] = json.loads(text)
+        return said
+
+    def config(self, repairs: Mapping[str, Any]) -> Any:
+        """The config as the reference's class for its model_type reads it, such that the model holds plain numbers.
+
+        repairs: lines in place of the file's.
+        """
+        from transformers import CONFIG_MAPPING
+
+        said = self.said() | repairs
+        config = CONFIG_MAPPING[said["model_type"]].from_dict(said)
         encoded = vars(config).pop("quantization_config", None)
         if encoded and self.tensors is None:
             config.quantization_config = {**encoded, "dequantize": True}
@@ -83,10 +96,11 @@ def load(
     dtype: torch.dtype,
     attention: str,
     islands: Mapping[str, Any] | None = None,
+    repairs: Mapping[str, Any] | None = None,
 ) -> nn.Module:
     """The reference in eval mode. Raises TensorMismatch if it cannot load the file.
 
-    attention: "eager" or "sdpa". islands: keys of the config to change, see `config.Island`.
+    attention: "eager" or "sdpa". islands: keys of the config to change, see `config.Island`. repairs: see `Entry`.
     """
     import transformers
 
@@ -97,11 +111,11 @@ def load(
         options["add_pooling_layer"] = False
     state = None if material.tensors is None else dict(material.tensors())  # made before single precision is lifted
     with quiet(), lifted() if dtype == torch.float64 else contextlib.nullcontext():
-        config = material.config(kind)
-        config.return_dict = True
-        for key, value in (islands or {}).items():
-            setattr(config, key, value)
         try:
+            config = material.config(repairs or {})
+            config.return_dict = True
+            for key, value in (islands or {}).items():
+                setattr(config, key, value)
             if state is None:
                 model = kind.from_pretrained(material.directory, config=config, **options)
             else:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from lineage import components as c
 from lineage import graph
-from lineage.config import Island
+from lineage.config import Island, brief
 from lineage.modules.model import Model
 from lineage.parity import reference
 from lineage.parity.figures import Figures, compare
@@ -42,6 +42,10 @@ class Session:
     def __post_init__(self) -> None:
         self.reference = reference.choose(self.made.dialect, self.made.spec)
         self.notes += self.material.notes
+        said = self.material.said()
+        self.repairs = {key: value for e in self.made.dialect.config for key, value in e.repaired(said).items()}
+        self.faults += [f"it misreads {key} = {brief(said[key])}; compared as if it were {brief(value)}"
+                        for key, value in self.repairs.items()]
         self.parameters = graph.parameters(self.made.spec)
         outputs = self.reference.outputs
         seen = {"head": "logits" in outputs, "next_sentence": "next_sentence" in outputs}
@@ -67,7 +71,7 @@ class Session:
         """The reference alone."""
         double = dtype == torch.float64
         islands = {e.key: e.off for e in self.made.dialect.config if double and isinstance(e, Island)}
-        return reference.load(self.reference, self.material, dtype, attention, islands)
+        return reference.load(self.reference, self.material, dtype, attention, islands, self.repairs)
 
     def fits(self, width: int) -> bool:
         """Whether both sides fit into memory with numbers of this many bytes."""
