@@ -196,7 +196,7 @@ def make_plan(dialect: Dialect, resolved: Resolved, header: Header) -> Plan:
     model = config.build(dialect.config, _function(dialect), resolved.arguments)
     actual = {dialect.today(name): name for name in header}
     twice = [f"two spellings of {dialect.today(n)}: {n}" for n in header if actual[dialect.today(n)] != n]
-    steps = expected(dialect, model, resolved.base)
+    steps = expected(dialect.stored(actual, resolved.base), model, resolved.base)
     wanted = {name: shape for step in steps for name, shape in zip(step.sources, step.source_shapes, strict=True)}
     rest = [name for name in actual if name not in wanted]
     copied = _copies(dialect, resolved, rest, wanted)

@@ -6,7 +6,7 @@ optional prefix of the dialect. The model says which indices there are; the rule
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from lineage.config import Entry
@@ -173,6 +173,14 @@ class Dialect:
         ]
         found = [prefix for prefix in self.prefixes if any(fill(source, {}, prefix) in present for source in once)]
         return (found or list(self.prefixes))[0]
+
+    def stored(self, names: Iterable[str], base: str) -> "Dialect":
+        """The dialect of a file with these names: if some are names that only memory has, memory's rules come first."""
+        usual = {source for rule in self.tensors for source in rule.sources}
+        held = [source for rule in self.memory for source in rule.sources if source not in usual]
+        if any(match(source, name, base) for name in names for source in held):
+            return replace(self, tensors=(*self.memory, *self.tensors))
+        return self
 
     def today(self, name: str) -> str:
         """A tensor's name in the dialect's present spelling."""
