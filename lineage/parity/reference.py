@@ -68,7 +68,7 @@ class Material:
         """
         from transformers import CONFIG_MAPPING
 
-        said = self.said() | repairs
+        said = {**self.said(), **repairs}
         config = CONFIG_MAPPING[said["model_type"]].from_dict(said)
         encoded = vars(config).pop("quantization_config", None)
         if encoded and self.tensors is None:

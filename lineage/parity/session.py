@@ -44,8 +44,10 @@ class Session:
         self.notes += self.material.notes
         said = self.material.said()
         self.repairs = {key: value for e in self.made.dialect.config for key, value in e.repaired(said).items()}
-        self.faults += [f"it misreads {key} = {brief(said[key])}; compared as if it were {brief(value)}"
-                        for key, value in self.repairs.items()]
+        self.faults += [
+            f"it misreads {key} = {brief(said[key])}; compared as if it were {brief(value)}"
+            for key, value in self.repairs.items()
+        ]
         self.parameters = graph.parameters(self.made.spec)
         outputs = self.reference.outputs
         seen = {"head": "logits" in outputs, "next_sentence": "next_sentence" in outputs}
