@@ -56,6 +56,7 @@ def spelled(
     taps: tuple[Tap, ...] = TAPS,
     fixed: dict[str, object] | None = None,
     memory: tuple[Rule, ...] = (),
+    drops: tuple[Drop, ...] = (),
 ) -> Dialect:
     """A model type that has Llama's names. config: its keys; fixed: arguments that no key says."""
     return Dialect(
@@ -67,7 +68,7 @@ def spelled(
         memory=memory,
         tensors=(ENDS[0], *rules, *ENDS[1:]),
         copies=(TIED,),
-        drops=(FREQUENCIES,),
+        drops=(FREQUENCIES, *drops),
         taps=taps,
         references=(Reference(reference, ("head",), {"logits": "logits"}),),
     )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lineage.errors import ArchitectureError
+from lineage.further_keys import HeatedKeys as HeatedKeys
 from lineage.further_keys import Numbers as Numbers
 from lineage.further_keys import Same as Same
 from lineage.further_keys import Spare as Spare

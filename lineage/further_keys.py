@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lineage.keys import MANY, Entry, Key, Size, brief
+from lineage.rotary_keys import RotaryKeys
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,24 @@ class Same(Entry):
 
     def write(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         return {self.key: arguments[self.argument]}
+
+
+@dataclass(frozen=True)
+class HeatedKeys(RotaryKeys):
+    """Rotary positions of a model that multiplies its scores by the stretch too: `mscale_all_dim` is argument `heat`."""
+
+    def consume(self, config: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+        found, problems = super().consume(config)
+        if problems:
+            return {}, problems
+        given = (config.get("rope_scaling") or config.get(self.key) or {}) if found["scaling"] else {}
+        return found | {"heat": float(given.get("mscale_all_dim") or 0.0)}, []
+
+    def write(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        lines = super().write(arguments)
+        if arguments["heat"]:
+            lines[self.key]["mscale_all_dim"] = arguments["heat"]
+        return lines
 
 
 @dataclass(frozen=True)

@@ -200,7 +200,7 @@ def make_plan(dialect: Dialect, resolved: Resolved, header: Header) -> Plan:
     wanted = {name: shape for step in steps for name, shape in zip(step.sources, step.source_shapes, strict=True)}
     rest = [name for name in actual if name not in wanted]
     copied = _copies(dialect, resolved, rest, wanted)
-    dropped = [d for name in rest if name not in copied and (d := _drop(dialect, name, resolved.base, model))]
+    dropped = [d for name in rest if name not in copied and (d := _drop(dialect, name, resolved.base, model, actual))]
     explained = copied.keys() | {d.name for d in dropped}
     extra = [name for name in rest if name not in explained]
     _refuse(header, actual, wanted, extra, twice)
@@ -225,10 +225,10 @@ def _copies(dialect: Dialect, resolved: Resolved, rest: Iterable[str], wanted: M
     return {name: found[name] for name in rest if name in found}
 
 
-def _drop(dialect: Dialect, name: str, base: str, model: Model) -> Dropped | None:
+def _drop(dialect: Dialect, name: str, base: str, model: Model, names: Mapping[str, str]) -> Dropped | None:
     for rule in dialect.drops:
         binding = match(rule.source, name, base)
-        if binding is not None and int(binding.get("i", 0)) < _deepest(model):
+        if binding is not None and rule.fits(binding, _deepest(model), names, base):
             return Dropped(name, rule.why, rule.value)
     return None
 

@@ -5,7 +5,7 @@ optional prefix of the dialect. The model says which indices there are; the rule
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -85,11 +85,18 @@ class Drop:
     """A tensor that files carry and the model does not need. why: the reason. value: the constant that it should be.
 
     A tensor that is that constant is restored when the original is written back; any other value is lost, and said so.
+    beyond: of layers after the model's last: a tensor that such a layer has beside it, and no layer of the model.
     """
 
     source: str
     why: str
     value: str | None
+    beyond: str | None = None
+
+    def fits(self, binding: Binding, layers: int, names: Collection[str], base: str) -> bool:
+        """Whether a tensor that the template matched is in a layer that it is about. names: of the whole file."""
+        within = int(binding.get("i", 0)) < layers
+        return within if self.beyond is None else not within and fill(self.beyond, binding, base) in names
 
 
 @dataclass(frozen=True)
