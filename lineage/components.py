@@ -111,7 +111,8 @@ class Block(Component):
             raise contradiction(
                 "parallel branches have one sum, of the stream itself, which no norm follows", "parallel"
             )
-        if self.cross and (self.parallel or not getattr(self.cross.body, "cross", False)):
+        crosses = [part is not None and getattr(part.body, "cross", False) for part in (*branches, self.cross)]
+        if crosses != [False, False, self.cross is not None] or (self.cross and self.parallel):
             raise contradiction("cross attends to the encoder, after attention and before mlp", "cross", "parallel")
         if self.norm_input and not self.parallel:
             raise contradiction("norm_input is of parallel branches", "norm_input", "parallel")

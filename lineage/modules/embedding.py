@@ -22,12 +22,19 @@ class LearnedPositions(nn.Module):
         if isinstance(spec, c.LearnedPositions):
             self.weight = nn.Parameter(torch.empty(spec.length, width))
 
-    def forward(self, ids_BT: Tensor, positions_BT: Tensor | None = None, keep_BT: Tensor | None = None) -> Tensor:
-        """The rows of the tokens' positions, [B, T, D] or [1, T, D]."""
+    def forward(
+        self,
+        ids_BT: Tensor,
+        positions_BT: Tensor | None = None,
+        keep_BS: Tensor | None = None,
+        start: int | Tensor = 0,
+    ) -> Tensor:
+        """The rows of the tokens' positions, [B, T, D] or [1, T, D]. start: how many tokens were seen before."""
         if positions_BT is None:
-            positions_BT = self.position_ids(ids_BT, keep_BT)
-            if self.reach is not None and ids_BT.shape[1] > self.reach:
-                raise UsageError(f"{ids_BT.shape[1]} tokens, and the table of positions has {self.reach}")
+            length = ids_BT.shape[1] + (start if isinstance(start, int) else 0)
+            if self.reach is not None and length > self.reach:
+                raise UsageError(f"{length} tokens, and the table of positions has {self.reach}")
+            positions_BT = self.position_ids(ids_BT, keep_BS, start)
         elif self.pad is None:
             positions_BT = positions_BT + self.ids.offset
         return self.rows(positions_BT)
@@ -36,13 +43,16 @@ class LearnedPositions(nn.Module):
         """Rows of the table."""
         return F.embedding(positions_BT, self.weight, padding_idx=self.pad)
 
-    def position_ids(self, ids_BT: Tensor, keep_BT: Tensor | None = None) -> Tensor:
+    def position_ids(self, ids_BT: Tensor, keep_BS: Tensor | None = None, start: int | Tensor = 0) -> Tensor:
         """Rows of the table, [B, T] or [1, T]."""
-        counted_BT = ids_BT.ne(self.pad) if self.pad is not None else keep_BT
-        if isinstance(self.ids, c.Consecutive) or counted_BT is None:
-            return torch.arange(ids_BT.shape[1], device=ids_BT.device)[None] + self.ids.offset
-        real_BT = counted_BT.long()
-        return real_BT.cumsum(1) * real_BT + self.ids.offset - 1
+        length = ids_BT.shape[1]
+        if self.pad is not None:
+            real_BT = ids_BT.ne(self.pad).long()
+            return (real_BT.cumsum(1) + start) * real_BT + self.pad
+        if isinstance(self.ids, c.Consecutive) or keep_BS is None:
+            return torch.arange(length, device=ids_BT.device)[None] + start + self.ids.offset
+        real_BS = keep_BS.long()
+        return (real_BS.cumsum(1) * real_BS + self.ids.offset - 1)[:, -length:]
 
 
 @runs(c.Sinusoids)
@@ -99,7 +109,8 @@ class Embed(nn.Module):
 
     def __init__(self, spec: c.Embed, width: int) -> None:
         super().__init__()
-        self.tokens = None if spec.tied else nn.Embedding(spec.vocab, spec.width, padding_idx=spec.padding)
+        table = None if spec.tied else torch.empty(spec.vocab, spec.width)  # drawing numbers on meta loads a compiler
+        self.tokens = None if table is None else nn.Embedding.from_pretrained(table, False, spec.padding)
         inner = spec.child_width("norm", width)
         self.spec = spec
         self.positions = make(spec.positions, inner) if spec.positions else None
@@ -114,6 +125,7 @@ class Embed(nn.Module):
         segments_BT: Tensor | None = None,
         keep_BT: Tensor | None = None,
         shared_VD: Tensor | None = None,
+        start: int | Tensor = 0,
     ) -> Tensor:
         if self.tokens is None:
             x_BTD = F.embedding(ids_BT, shared_VD, padding_idx=self.spec.padding)  # type: ignore[arg-type]
@@ -127,6 +139,6 @@ class Embed(nn.Module):
         if self.segments is not None:
             x_BTD = x_BTD + self.segments(torch.zeros_like(ids_BT) if segments_BT is None else segments_BT)
         if self.positions is not None:
-            x_BTD = x_BTD + self.positions(ids_BT, positions_BT, keep_BT).to(x_BTD.dtype)
+            x_BTD = x_BTD + self.positions(ids_BT, positions_BT, keep_BT, start).to(x_BTD.dtype)
         out: Tensor = self.norm(x_BTD)
         return out if self.spec.early else self.projection(out)
