@@ -84,8 +84,8 @@ class Router(Component):
             )
         if (self.score == "mixer") != (self.jitter is not None):
             raise contradiction("Router: jitter belongs to the score mixer", "jitter", "score")
-        if self.jitter is not None and (self.correction or self.groups):
-            raise contradiction("Router: the mixer corrects no scores and knows no groups", "score", "groups")
+        if self.jitter is not None and (self.correction or self.groups or self.rounded):
+            raise contradiction("Router: the mixer knows no correction and no groups, and rounds at once", "score")
         if self.groups and (self.experts % self.groups.count or self.groups.keep > self.groups.count):
             raise contradiction(
                 f"{self.groups.keep} of {self.groups.count} groups of {self.experts} experts", "groups", "experts"

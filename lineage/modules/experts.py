@@ -100,8 +100,11 @@ class Experts(nn.Module):
         for expert in range(self.up.shape[0]):
             token, place = torch.where(chosen_NK == expert)
             weight = weights_NK[token, place, None]
-            result = self.one(expert, x_ND[token] * weight.to(x_ND.dtype)) if self.spec.early else None
-            result = self.one(expert, x_ND[token]) * weight if result is None else result
+            x_xD = x_ND[token]
+            if self.spec.early:
+                result = self.one(expert, (x_xD * weight).to(x_xD.dtype))
+            else:
+                result = self.one(expert, x_xD) * weight
             out_ND.index_add_(0, token, result.to(out_ND.dtype))
         out_BTD = out_ND.view_as(x_BTD)
         if self.shared is None:
