@@ -34,7 +34,8 @@ from lineage.feed_forward import Router as Router
 from lineage.fields import ACTIVATIONS as ACTIVATIONS
 from lineage.fields import Component as Component
 from lineage.fields import Shape as Shape
-from lineage.fields import check_activation, check_positive, choice, contradiction, dense, size
+from lineage.fields import check_activation, check_positive, choice, dense, size
+from lineage.fields import contradiction as contradiction
 from lineage.norms import LayerNorm as LayerNorm
 from lineage.norms import Norm as Norm
 from lineage.norms import RMSNorm as RMSNorm

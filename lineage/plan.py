@@ -113,7 +113,7 @@ def expected(dialect: Dialect, model: Model, base: str) -> list[Step]:
     pending = graph.tensors(model)
     parts = {node.path: node.component for node in graph.walk(model)}
     steps = []
-    for rule in dialect.tensors:
+    for rule in (rule for rule in dialect.tensors if rule.where is None or rule.where(model)):
         for name in list(pending):
             binding = match(rule.targets[0], name)
             if binding is None:

@@ -5,10 +5,11 @@ optional prefix of the dialect. The model says which indices there are; the rule
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
+from lineage.components import Model
 from lineage.config import Entry
 from lineage.operations import Alternate, Operation, Operations, PerHead, Row, Split, Stack, Transpose, Unfold
 from lineage.paired import Paired
@@ -18,6 +19,7 @@ __all__ = [
     "Copy",
     "Dialect",
     "Drop",
+    "Fault",
     "Find",
     "Operation",
     "Paired",
@@ -68,16 +70,27 @@ def fill(template: str, binding: Mapping[str, str], base: str = "") -> str:
 
 @dataclass(frozen=True, init=False)
 class Rule:
-    """Tensors of a file <-> tensors of the model: names by template, contents by invertible operations."""
+    """Tensors of a file <-> tensors of the model: names by template, contents by invertible operations.
+
+    where: whether a model has its tensors under these names, if not every model has.
+    """
 
     sources: tuple[str, ...]
     targets: tuple[str, ...]
     operations: Operations
+    where: Callable[[Model], bool] | None
 
-    def __init__(self, source: str | tuple[str, ...], target: str | tuple[str, ...], *operations: Operation) -> None:
+    def __init__(
+        self,
+        source: str | tuple[str, ...],
+        target: str | tuple[str, ...],
+        *operations: Operation,
+        where: Callable[[Model], bool] | None = None,
+    ) -> None:
         object.__setattr__(self, "sources", (source,) if isinstance(source, str) else source)
         object.__setattr__(self, "targets", (target,) if isinstance(target, str) else target)
         object.__setattr__(self, "operations", operations)
+        object.__setattr__(self, "where", where)
 
 
 @dataclass(frozen=True)
@@ -149,12 +162,24 @@ class Reference:
     outputs: Mapping[str, str]
 
 
+@dataclass(frozen=True)
+class Fault:
+    """One of the reference's ways to attend, "eager" or "sdpa", is wrong where a component of this kind stands.
+
+    We are compared with the other, and the report says how far the two are apart. why: what the wrong one does.
+    """
+
+    attention: str
+    component: str
+    why: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Dialect:
     """One public spelling of one spec. base prefixes are tried in order; spellings: old endings -> today's.
 
     memory: where the reference holds tensors under other names than its files do. form: of the files that are so
-    spelled: "" has config.json beside the tensors, "gguf" both in one.
+    spelled: "" has config.json beside the tensors, "gguf" both in one. faults: known ones of the reference.
     """
 
     spec: str
@@ -170,6 +195,7 @@ class Dialect:
     taps: tuple[Tap, ...] = ()
     spellings: Mapping[str, str] = field(default_factory=dict)
     memory: tuple[Rule, ...] = ()
+    faults: tuple[Fault, ...] = ()
     form: str = ""
 
     def base(self, names: Iterable[str]) -> str:

@@ -121,7 +121,7 @@ def _skeleton(session: Session) -> nn.Module:
     with reference.quiet(), no_init_weights(), _meta_parameters():
         config = session.material.config(session.repairs)
         model: nn.Module = kind._from_config(
-            config, attn_implementation="eager", experts_implementation="eager", dtype=torch.float32
+            config, attn_implementation=session.attention, experts_implementation="eager", dtype=torch.float32
         )
     return model.eval()
 

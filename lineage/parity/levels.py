@@ -144,16 +144,17 @@ def fp32(session: Session) -> Level:
     """
     exact = truth(session)
     ours, theirs = session.pair(torch.float32)
-    eager = session.theirs(theirs, session.probes)
+    first = session.theirs(theirs, session.probes)
     with threads(1 if torch.get_num_threads() > 1 else 2):
-        other = session.theirs(session.load(torch.float32, "sdpa"), session.probes)
-    paths = session.compare(other, eager)
+        attention = "eager" if session.attention == "sdpa" else "sdpa"
+        other = session.theirs(session.load(torch.float32, attention), session.probes)
+    paths = session.compare(other, first)
     wrong = [f for f in paths if f.max_abs > FAULT * max(1, f.std)]
     session.faults += [f"its eager and sdpa attention differ by {f.max_abs:.1e} on {f.probe}" for f in wrong]
     floors = {(f.output, f.probe): 0.0 if f in wrong else f.max_abs for f in paths}
-    for f in session.compare(eager, exact):
+    for f in session.compare(first, exact):
         floors[f.output, f.probe] = max(floors[f.output, f.probe], f.max_abs)
-    found = session.compare(session.ours(ours, session.probes), eager)
+    found = session.compare(session.ours(ours, session.probes), first)
     details, rows = [], []
     for f in found:
         limit = _limit(f, floors[f.output, f.probe], session.rtol)
@@ -172,7 +173,7 @@ def bf16(session: Session) -> Level:
     if not probes:
         return Level("bf16", "skipped", "too much work without a fast bf16 product, or no fp64 results")
     ours, theirs = session.pair(torch.bfloat16)
-    ours.attention = "eager"  # as the reference's: the same roundings in the same places
+    ours.attention = session.attention  # as the reference's: the same roundings in the same places
     mine, its = session.ours(ours, probes), session.theirs(theirs, probes)
     rows: list[dict[str, Any]] = []
     for (output, name), double in exact.items():

@@ -48,6 +48,12 @@ class Session:
             f"it misreads {key} = {brief(said[key])}; compared as if it were {brief(value)}"
             for key, value in self.repairs.items()
         ]
+        kinds = {type(node.component).__name__ for node in graph.walk(self.made.spec)}
+        self.fault = next((fault for fault in self.made.dialect.faults if fault.component in kinds), None)
+        self.attention = "sdpa" if self.fault and self.fault.attention == "eager" else "eager"
+        if self.fault:
+            wrong = f"its {self.fault.attention} attention {self.fault.why}"
+            self.notes.append(f"compared with the reference's {self.attention} attention: {wrong}")
         self.parameters = graph.parameters(self.made.spec)
         outputs = self.reference.outputs
         seen = {"head": "logits" in outputs, "next_sentence": "next_sentence" in outputs}
@@ -63,10 +69,10 @@ class Session:
         return all(isinstance(body, c.Attention) and isinstance(body.mask, c.Causal) for body in bodies)
 
     def pair(self, dtype: torch.dtype) -> tuple[Model, nn.Module]:
-        """Ours and the reference's eager form in a dtype; those of the last dtype are let go."""
+        """Ours and the reference in a dtype, eager unless that is wrong; those of the last dtype are let go."""
         if self._pair is None or self._pair[0] != dtype:
             self._pair = None
-            self._pair = (dtype, self.made.make(dtype), self.load(dtype, "eager"))
+            self._pair = (dtype, self.made.make(dtype), self.load(dtype, self.attention))
         return self._pair[1:]
 
     def load(self, dtype: torch.dtype, attention: str) -> nn.Module:
