@@ -165,6 +165,8 @@ class Product(nn.Module):
             q_BHTW, k_BKSW = turn(q_BHTW, rotation, spec.rotary), turn(k_BKSW, rotation, spec.rotary)
         if spec.temperature is not None:
             q_BHTW = (q_BHTW * hotter(context.places_T, spec.temperature, q_BHTW.dtype)).to(q_BHTW.dtype)
+        if not spec.cross:
+            k_BKSW, v_BKSW = context.kept(k_BKSW, v_BKSW)
         return product(q_BHTW, k_BKSW, v_BKSW, spec, context, bias, sinks_H)
 
     def heads(self, x: Tensor) -> Tensor:
@@ -196,17 +198,20 @@ class Attention(nn.Module):
         self.o = nn.Linear(spec.heads * spec.head_width, width, bias=spec.output_bias)
 
     def forward(self, x_BTD: Tensor, context: Context) -> Tensor:
-        read_BSD = x_BTD
+        q_BTx, bias = self._normed(self.q(x_BTD), self.query_norm), None
         if self.spec.cross:
             assert context.memory is not None
-            assert context.memory.hidden_BSD is not None
-            read_BSD, context = context.memory.hidden_BSD, context.memory
-        q_BTx, k_BTx = self._normed(self.q(x_BTD), self.query_norm), self._normed(self.k(read_BSD), self.key_norm)
-        bias = None if self.spec.cross else context.bias
-        if self.position_bias is not None:
-            bias = self.position_bias(context, x_BTD.dtype)
-        out: Tensor = self.o(self.product(q_BTx, k_BTx, self.v(read_BSD), context, bias, self.sinks))
+            k_BSx, v_BSx = context.once(self.keys_and_values)
+            context = context.memory
+        else:
+            k_BSx, v_BSx = self.keys_and_values(x_BTD)
+            bias = context.bias if self.position_bias is None else self.position_bias(context, x_BTD.dtype)
+        out: Tensor = self.o(self.product(q_BTx, k_BSx, v_BSx, context, bias, self.sinks))
         return out
+
+    def keys_and_values(self, x_BSD: Tensor) -> tuple[Tensor, Tensor]:
+        """Of these vectors, before they are turned."""
+        return self._normed(self.k(x_BSD), self.key_norm), self.v(x_BSD)
 
     def _normed(self, x_BTx: Tensor, norm: nn.Module) -> Tensor:
         """Each head normed by itself, or all at once."""

@@ -28,8 +28,12 @@ class LearnedPositions(nn.Module):
         positions_BT: Tensor | None = None,
         keep_BS: Tensor | None = None,
         start: int | Tensor = 0,
+        dtype: torch.dtype = torch.float32,
     ) -> Tensor:
-        """The rows of the tokens' positions, [B, T, D] or [1, T, D]. start: how many tokens were seen before."""
+        """The rows of the tokens' positions, [B, T, D] or [1, T, D]. start: how many tokens were seen before.
+
+        dtype: of what they are added to.
+        """
         if positions_BT is None:
             length = ids_BT.shape[1] + (start if isinstance(start, int) else 0)
             if self.reach is not None and length > self.reach:
@@ -37,9 +41,9 @@ class LearnedPositions(nn.Module):
             positions_BT = self.position_ids(ids_BT, keep_BS, start)
         elif self.pad is None:
             positions_BT = positions_BT + self.ids.offset
-        return self.rows(positions_BT)
+        return self.rows(positions_BT, dtype)
 
-    def rows(self, positions_BT: Tensor) -> Tensor:
+    def rows(self, positions_BT: Tensor, dtype: torch.dtype) -> Tensor:
         """Rows of the table."""
         return F.embedding(positions_BT, self.weight, padding_idx=self.pad)
 
@@ -63,17 +67,22 @@ class Sinusoids(LearnedPositions):
         super().__init__(spec, width)
         self.spec, self.width = spec, width
 
-    def rows(self, positions_BT: Tensor) -> Tensor:
-        half, exact = (self.width + 1) // 2, torch.float32 if self.spec.single else torch.float64
+    def rows(self, positions_BT: Tensor, dtype: torch.dtype) -> Tensor:
+        exact = torch.float64 if dtype == torch.float64 and not self.spec.single else torch.float32
         if self.spec.closed:  # in the order in which the numbers that are in use were once rounded
+            half = self.width // 2
             step = math.log(10000) / (half - 1)
             waves_P = torch.exp(torch.arange(half, dtype=exact, device=positions_BT.device) * -step)
             angles_BTP = positions_BT[..., None].to(exact) * waves_P
         else:
-            powers_P = 2 * torch.arange(half, dtype=torch.float64, device=positions_BT.device) / self.width
-            angles_BTP = positions_BT[..., None].to(torch.float64) / 10000**powers_P
-        both = (angles_BTP.sin(), angles_BTP.cos()[..., : self.width // 2])
-        x_BTD = torch.cat(both, -1) if self.spec.apart else torch.stack(both, -1).flatten(-2)
+            places_P = torch.arange((self.width + 1) // 2, dtype=torch.float64, device=positions_BT.device)
+            angles_BTP = positions_BT[..., None].to(torch.float64) / 10000 ** (2 * places_P / self.width)
+        sines_BTP, cosines_BTP = angles_BTP.sin(), angles_BTP.cos()
+        if self.spec.apart:
+            x_BTD = torch.cat([sines_BTP, cosines_BTP], -1)[..., : self.width]
+        else:
+            x_BTD = torch.stack([sines_BTP, cosines_BTP], -1).flatten(-2)[..., : self.width]
+        x_BTD = F.pad(x_BTD, (0, self.width - x_BTD.shape[-1]))  # a channel that is no pair's is zero
         if self.pad is not None:
             x_BTD = x_BTD.masked_fill((positions_BT == self.pad)[..., None], 0)
         return x_BTD.to(exact)
@@ -139,6 +148,6 @@ class Embed(nn.Module):
         if self.segments is not None:
             x_BTD = x_BTD + self.segments(torch.zeros_like(ids_BT) if segments_BT is None else segments_BT)
         if self.positions is not None:
-            x_BTD = x_BTD + self.positions(ids_BT, positions_BT, keep_BT, start).to(x_BTD.dtype)
+            x_BTD = x_BTD + self.positions(ids_BT, positions_BT, keep_BT, start, x_BTD.dtype).to(x_BTD.dtype)
         out: Tensor = self.norm(x_BTD)
         return out if self.spec.early else self.projection(out)

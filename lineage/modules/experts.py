@@ -1,5 +1,7 @@
 """Mixtures of experts. N tokens of the whole batch, D width, E experts, K chosen, G groups, F inner width."""
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -42,6 +44,15 @@ class Router(nn.Module):
             weights_NK = weights_NK.sigmoid()
         weights_NK = weights_NK * spec.scale
         return logits_NE, weights_NK.to(x_ND.dtype) if spec.rounded else weights_NK, chosen_NK
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Router":
+        """A router whose logits are in single precision keeps weights that are so when the model is rounded."""
+
+        def kept(tensor: Tensor) -> Tensor:
+            made = fn(tensor)
+            return tensor.to(made.device) if made.itemsize < 4 and tensor.dtype == torch.float32 else made
+
+        return super()._apply(kept if self.spec.exact else fn, recurse)
 
     def _open(self, scores_NE: Tensor) -> Tensor:
         """What experts are chosen by: corrected scores, of the groups that are open."""

@@ -26,15 +26,24 @@ class LatentProduct(nn.Module):
             scale=spec.scale,
         )
 
-    def forward(self, q_BTx: Tensor, kv_BTx: Tensor, key_BTx: Tensor, context: Context) -> Tensor:
+    def turned(self, key_BTx: Tensor, context: Context) -> Tensor:
+        """The shared key, which these vectors end in, [B, 1, T, R]."""
+        rotary = self.spec.rotary
+        return turn(key_BTx[:, None, :, -rotary.width :], context.rotation(rotary, key_BTx.dtype), rotary)
+
+    def forward(
+        self, q_BTx: Tensor, kv_BSx: Tensor, key_BTx: Tensor, context: Context, key_B1SR: Tensor | None = None
+    ) -> Tensor:
+        """key_B1SR: the shared keys already turned, in place of what ends in them."""
         spec = self.spec
-        q_BHTx, kv_BHTx = (x.unflatten(-1, (spec.heads, -1)).transpose(1, 2) for x in (q_BTx, kv_BTx))
+        if key_B1SR is None:
+            key_B1SR = self.turned(key_BTx, context)
+        q_BHTx, kv_BHTx = (x.unflatten(-1, (spec.heads, -1)).transpose(1, 2) for x in (q_BTx, kv_BSx))
         k_BHTP, v_BHTV = kv_BHTx[..., : spec.plain], kv_BHTx[..., spec.plain :]
         rotation = context.rotation(spec.rotary, q_BTx.dtype)
         q_BHTR = turn(q_BHTx[..., spec.plain :], rotation, spec.rotary)
-        k_B1TR = turn(key_BTx[:, None, :, -spec.rotary.width :], rotation, spec.rotary)
         q_BHTx = torch.cat([q_BHTx[..., : spec.plain], q_BHTR], -1)
-        k_BHTx = torch.cat([k_BHTP, k_B1TR.expand(-1, spec.heads, -1, -1)], -1)
+        k_BHTx = torch.cat([k_BHTP, key_B1SR.expand(-1, spec.heads, -1, -1)], -1)
         return product(q_BHTx, k_BHTx, v_BHTV, self.inner, context)
 
 
@@ -61,6 +70,12 @@ class LatentAttention(nn.Module):
         else:
             q_BTx = self.q(x_BTD)  # type: ignore[misc]
         down_BTx = self.kv_down(x_BTD)
-        kv_BTx = self.kv_up(self.latent_norm(down_BTx[..., : self.spec.latent]))
-        out: Tensor = self.o(self.product(q_BTx, kv_BTx, down_BTx, context))
+        latent_BTL = self.latent_norm(down_BTx[..., : self.spec.latent])
+        key_B1SR = None
+        if context.cache is not None:
+            key_B1TR = self.product.turned(down_BTx, context)
+            (both_B1Sx,) = context.kept(torch.cat([latent_BTL[:, None], key_B1TR], -1))
+            latent_B1SL, key_B1SR = both_B1Sx.split([self.spec.latent, self.spec.rotary.width], -1)
+            latent_BTL = latent_B1SL[:, 0]
+        out: Tensor = self.o(self.product(q_BTx, self.kv_up(latent_BTL), down_BTx, context, key_B1SR))
         return out

@@ -10,6 +10,7 @@ from lineage import components as c
 from lineage import graph
 from lineage.errors import UsageError
 from lineage.modules import attention, block, embedding, experts, feed_forward, head, latent_attention, norm  # noqa: F401  (each declares what it runs)
+from lineage.modules.cache import Cache
 from lineage.modules.context import Context
 from lineage.modules.registry import make, make_or_pass, runs
 
@@ -55,28 +56,37 @@ class Model(nn.Module):
         token_type_ids: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
+        cache: Cache | None = None,
+        last: int | None = None,
     ) -> Output:
         """input_ids [B, T]; attention_mask [B, T], 0 for padding; position_ids, token_type_ids [B, T].
 
         With an encoder these are of the source, [B, S], and decoder_input_ids [B, T] with their mask of the target.
+        cache: what earlier calls saw, to which this one adds; masks are then of all tokens so far, and an encoder runs
+        in the first call alone. last: logits of so many positions at the end; None for all.
         """
         memory = None
         if self.encoder is not None:
             if decoder_input_ids is None:
                 raise UsageError("the model has an encoder: decoder_input_ids are missing")
-            self.encoder.attention = self.attention
-            source_BSD = self.encoder(input_ids, attention_mask, position_ids, token_type_ids).hidden
-            memory = self.context(input_ids, attention_mask, hidden_BSD=source_BSD)
+            memory = cache.memory if cache else None
+            if memory is None:
+                self.encoder.attention = self.attention
+                source_BSD = self.encoder(input_ids, attention_mask, position_ids, token_type_ids).hidden
+                memory = self.context(input_ids, attention_mask, hidden_BSD=source_BSD)
             input_ids, attention_mask = decoder_input_ids, decoder_attention_mask
             position_ids = token_type_ids = None
-        context = self.context(input_ids, attention_mask, position_ids, memory=memory)
+        start = cache.begin(input_ids.shape[1], memory) if cache else 0
+        context = self.context(input_ids, attention_mask, position_ids, memory=memory, cache=cache, start=start)
         if self.position_bias is not None:
-            context.bias = self.position_bias(context.places_T, context.places_T)
+            context.bias = self.position_bias(context.places_T, context.whole_S)
         shared_VD = self.table if self.spec.embed.tied else None
-        x_BTD = self.embed(input_ids, position_ids, token_type_ids, context.keep_BS, shared_VD)
-        for place in self.spec.order or range(len(self.blocks)):
+        x_BTD = self.embed(input_ids, position_ids, token_type_ids, context.keep_BS, shared_VD, start)
+        for context.layer, place in enumerate(self.spec.order or range(len(self.blocks))):
             x_BTD = self.blocks[place](x_BTD, context)
-        hidden_BTD = self.norm(x_BTD)
+        if cache is not None:
+            cache.advance(input_ids.shape[1])
+        hidden_BTD = self.norm(x_BTD if last is None else x_BTD[:, -last:])
         pooled_BD = self.pooler(hidden_BTD) if self.pooler is not None else None
         return Output(
             hidden=hidden_BTD,
@@ -96,8 +106,9 @@ class Model(nn.Module):
         self, ids_BT: Tensor, mask_BT: Tensor | None, positions_BT: Tensor | None = None, **known: Any
     ) -> Context:
         """What all blocks share when they run on these tokens."""
-        places_BT = torch.arange(ids_BT.shape[1], device=ids_BT.device)[None] if positions_BT is None else positions_BT
-        return Context(places_BT, None if mask_BT is None else mask_BT.bool(), self.attention, **known)
+        if positions_BT is None:
+            positions_BT = torch.arange(ids_BT.shape[1], device=ids_BT.device)[None] + known.get("start", 0)
+        return Context(positions_BT, None if mask_BT is None else mask_BT.bool(), self.attention, **known)
 
 
 def build(spec: c.Model, device: str = "meta", dtype: torch.dtype | None = None) -> Model:

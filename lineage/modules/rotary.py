@@ -20,16 +20,15 @@ def turn(x_BHTW: Tensor, table: tuple[Tensor, Tensor], spec: c.Rotary) -> Tensor
     return torch.cat([joined, rest], -1) if rest.shape[-1] else joined
 
 
-def table(spec: c.Rotary, positions_BT: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def table(spec: c.Rotary, positions_BT: Tensor, dtype: torch.dtype, length: int) -> tuple[Tensor, Tensor]:
     """Cosines and sines [B, T, P]: computed in single precision at least, then rounded as the spec says.
 
-    Raises UsageError for more tokens than there are angles.
+    length: of the text up to the last of them, in tokens. Raises UsageError for more than there are angles.
     """
-    if spec.length is not None and positions_BT.shape[-1] > spec.length:
-        raise UsageError(f"{positions_BT.shape[-1]} tokens, and {spec.length} places have an angle")
+    if spec.length is not None and length > spec.length:
+        raise UsageError(f"{length} tokens, and {spec.length} places have an angle")
     exact = torch.float64 if dtype == torch.float64 else torch.float32
     with torch.autocast(positions_BT.device.type, enabled=False):
-        length = positions_BT.shape[-1]
         frequencies_P, factor = _frequencies(spec, length, exact)
         angles_BTP = positions_BT[..., None].to(exact) * frequencies_P.to(positions_BT.device)
         both = (angles_BTP.cos() * factor, angles_BTP.sin() * factor)
