@@ -6,8 +6,9 @@ Taps name the pairs that own no tensor.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -43,15 +44,20 @@ class Pair:
 
 
 def pairs(dialect: Dialect, steps: Iterable[Step], base: str, paths: Sequence[str]) -> list[Pair]:
-    """The mapping of activations, in the order of `paths` (our modules, as they finish)."""
+    """The mapping of activations, in the order of `paths` (our modules, as they finish).
+
+    Of several taps of one component that is there that counts whose feeds the model has.
+    """
     found: dict[str, Pair] = {}
+    steps = list(steps)
+    owners = {target.rpartition(".")[0] for step in steps for target in step.targets}
     for step in steps:
         if all(operation.rows_only or type(operation).__name__ == "Transpose" for operation in step.operations):
             found |= {pair.ours: pair for pair in _owned(step)}
     for tap in dialect.taps:
         for path in paths:
             binding = match(tap.target, path)
-            if binding is not None:
+            if binding is not None and all(fill(feed, binding) in owners for feed in tap.feeds):
                 found[path] = _tapped(tap, binding, base, path)
     return [found[path] for path in paths if path in found and found[path].at != "nothing"]
 
@@ -129,15 +135,24 @@ def record(model: nn.Module, arguments: Mapping[str, Tensor] | Sequence[Tensor])
 def tensor_of(output: Any) -> Tensor | None:
     """What of an output is compared: itself, a record's logits or hidden states, the first tensor of several.
 
-    Tensors that differ in their last axis alone are one result (a router's logits and the weights of those chosen).
+    Tensors that differ in their last axis alone are one result (a router's logits and the weights of those chosen: in
+    the order of the numbers that follow them, since the order in which they were chosen says nothing).
     """
     if isinstance(output, Output):
         return output.hidden if output.logits is None else output.logits
     several = isinstance(output, tuple) and all(isinstance(value, Tensor) for value in output)
     if several and len({value.shape[:-1] for value in output}) == 1:
-        return torch.cat([value for value in output if value.is_floating_point()] or [*output], -1)
+        return torch.cat([*_sorted(output)] or [*output], -1)
     values = output if isinstance(output, tuple | list) else output.values() if isinstance(output, dict) else [output]
     return next((value for value in values if isinstance(value, Tensor)), None)
+
+
+def _sorted(values: Sequence[Tensor]) -> Iterator[Tensor]:
+    """Those that are no whole numbers; what whole numbers of its shape follow, in their order."""
+    for value, after in zip_longest(values, values[1:]):
+        if value.is_floating_point():
+            numbers = after is not None and not after.is_floating_point() and after.shape == value.shape
+            yield value.gather(-1, after.argsort(-1)) if numbers else value
 
 
 def their_value(pair: Pair, theirs: Recorder, prefix: str) -> Tensor | None:
@@ -188,7 +203,10 @@ def kept(value: Tensor, probe: Probe) -> Tensor:
 
 
 def upright(value: Tensor, like: Tensor) -> Tensor:
-    """A value whose first two axes are the other way round than ours, turned."""
-    if value.shape != like.shape and value.dim() > 1 and value.transpose(0, 1).shape[:2] == like.shape[:2]:
+    """A value in the arrangement of ours: its first two axes turned, its axes before the last joined or parted."""
+    if value.shape == like.shape or value.dim() < 2:
+        return value
+    if value.transpose(0, 1).shape[:2] == like.shape[:2]:
         return value.transpose(0, 1)
-    return value
+    same = like.dim() > 1 and value.shape[-1] == like.shape[-1] and value.numel() == like.numel()
+    return value.reshape(like.shape) if same else value

@@ -66,7 +66,8 @@ class Session:
     def causal(self) -> bool:
         """Whether no token sees a later one."""
         bodies = [block.attention.body for block in self.made.spec.blocks]
-        return all(isinstance(body, c.Attention) and isinstance(body.mask, c.Causal) for body in bodies)
+        attending = (c.Attention, c.LatentAttention)
+        return all(isinstance(b, attending) and isinstance(b.mask, c.Causal | c.Chunked) for b in bodies)
 
     def pair(self, dtype: torch.dtype) -> tuple[Model, nn.Module]:
         """Ours and the reference in a dtype, eager unless that is wrong; those of the last dtype are let go."""
