@@ -96,7 +96,8 @@ class Residual(Component):
 class Block(Component):
     """One layer: branches named by role, in order; or, if parallel, both on the layer's input, and summed.
 
-    norm_input: one norm that both parallel branches read (Wang & Komatsuzaki 2021), in place of one each. cross:
+    stream_first: parallel branches are added to the stream one after the other, and not to each other first: the same
+    but for rounding. norm_input: one norm that both of them read (Wang & Komatsuzaki 2021), in place of one each. cross:
     between the two, attention to the encoder's result (Vaswani et al. 2017, §3.2.3).
     """
 
@@ -105,6 +106,7 @@ class Block(Component):
     cross: Residual | None = choice(default=None)
     parallel: bool = choice(default=False)
     norm_input: Norm | None = choice(default=None)
+    stream_first: bool = choice(default=False)
 
     def check(self) -> None:
         branches = (self.attention, self.mlp)
@@ -115,8 +117,8 @@ class Block(Component):
         crosses = [part is not None and getattr(part.body, "cross", False) for part in (*branches, self.cross)]
         if crosses != [False, False, self.cross is not None] or (self.cross and self.parallel):
             raise contradiction("cross attends to the encoder, after attention and before mlp", "cross", "parallel")
-        if self.norm_input and not self.parallel:
-            raise contradiction("norm_input is of parallel branches", "norm_input", "parallel")
+        if (self.norm_input or self.stream_first) and not self.parallel:
+            raise contradiction("norm_input and stream_first are of parallel branches", "norm_input", "parallel")
         check_tables(self)
 
 

@@ -40,13 +40,15 @@ class Block(nn.Module):
         self.cross = Residual(spec.cross, width) if spec.cross else None
         self.mlp = Residual(spec.mlp, width)
         self.norm_input = make_or_pass(spec.norm_input, width)
-        self.parallel = spec.parallel
+        self.parallel, self.stream_first = spec.parallel, spec.stream_first
 
     def forward(self, x_BTD: Tensor, context: Context) -> Tensor:
         if self.parallel:
             both = (self.attention, self.mlp)
             read_BTD = self.norm_input(x_BTD)
             first_BTD, second_BTD = (one.branch(one.norm_input(read_BTD), context) for one in both)
+            if self.stream_first:
+                return (x_BTD + first_BTD) + second_BTD
             return x_BTD + (first_BTD + second_BTD)
         x_BTD = self.attention(x_BTD, context)
         if self.cross is not None:
