@@ -161,6 +161,44 @@ def verify(model: str | None, as_json: bool, **options: Any) -> None:
     _judge(report)
 
 
+@cli.command()
+@click.argument("model")
+@click.argument("prompt")
+@click.option("--tokens", default=100, show_default=True, type=click.IntRange(1), help="How many, at most.")
+@click.option("--temperature", type=float, help="Draw tokens, flatter above 1 (default: take the likeliest).")
+@click.option("--top-k", type=click.IntRange(1), help="Draw from so many likeliest tokens.")
+@click.option("--top-p", type=float, help="Draw from the fewest tokens that make up this probability.")
+@click.option("--repetition", default=1.0, show_default=True, help="Above 1: tokens that were there are less likely.")
+@click.option("--seed", type=int, help="Of the draws, to repeat them.")
+@click.option("--dtype", default="keep", show_default=True, help="keep (as stored), fp32, bf16, fp16 or fp64.")
+@click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1, …")
+@source_options
+@json_option
+def generate(
+    model: str, prompt: str, tokens: int, dtype: str, device: str, as_json: bool, repetition: float, **options: Any
+) -> None:
+    """Go on from PROMPT with MODEL, converted or not. PROMPT is text, or token ids as [1, 2, 3].
+
+    The text appears as it is made; how fast that was is said on stderr. With an encoder, PROMPT is what it reads.
+    """
+    from lineage.modules.generation import Choice
+    from lineage.parity.writing import Written, write
+    from lineage.render.text import plain
+
+    drawn = {key: options.pop(key) for key in ("temperature", "top_k", "top_p", "seed")}
+    choice, written = Choice(repetition=repetition, **drawn), Written([])
+    loaded = lineage.from_pretrained(model, dtype=dtype, device=device, **options)
+    for piece in write(loaded, Path(model), prompt, tokens, choice, written):
+        if not as_json:
+            sys.stdout.write("\n".join(plain(line, sys.stdout.encoding or "utf-8") for line in piece.split("\n")))
+            sys.stdout.flush()
+    if as_json:
+        say_json({"schema": "lineage.generate/1", **written.to_dict()})
+    else:
+        sys.stdout.write("\n")
+        click.echo(f"{len(written.tokens)} tokens in {written.seconds:.2f} s, {written.rate:.1f} a second", err=True)
+
+
 def _judge(report: Any) -> None:
     if not report.passed:
         raise click.exceptions.Exit(report.exit_code)

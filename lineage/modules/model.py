@@ -95,6 +95,12 @@ class Model(nn.Module):
             next_sentence=self.next_sentence(pooled_BD) if self.next_sentence is not None else None,
         )
 
+    def generate(self, input_ids: Tensor, attention_mask: Tensor | None = None, **options: Any) -> Tensor:
+        """The tokens and how the model goes on: see `lineage.modules.generation.generate`."""
+        from lineage.modules.generation import generate
+
+        return generate(self, input_ids, attention_mask, **options)
+
     @property
     def table(self) -> Tensor:
         """The tokens' vectors, [V, D]; where they are shared, the encoder's."""

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from lineage.errors import UsageError
 
@@ -17,10 +18,14 @@ def read_prompts(file: Path, tokenizer: Path) -> list[list[int]]:
         raise UsageError(f"prompts: {error}") from None
     if not lines:
         raise UsageError(f"prompts {file}: nothing in it", hint="a line a prompt: text, or token ids as [1, 2, 3]")
-    return [_ids(line, tokenizer, f"{file}, line {number}") for number, line in enumerate(lines, start=1)]
+    return [prompt_ids(line, tokenizer, f"{file}, line {number}")[0] for number, line in enumerate(lines, start=1)]
 
 
-def _ids(line: str, tokenizer: Path, where: str) -> list[int]:
+def prompt_ids(line: str, folder: Path, where: str) -> tuple[list[int], Any]:
+    """Token ids of one prompt, and the tokenizer that gave them, if it was text. where: for the message.
+
+    Raises UsageError as `read_prompts` does.
+    """
     if line.lstrip().startswith("["):
         try:
             ids = json.loads(line)
@@ -28,15 +33,14 @@ def _ids(line: str, tokenizer: Path, where: str) -> list[int]:
             raise UsageError(f"{where}: not a list of token ids ({error})") from None
         if not ids or not all(type(i) is int and i >= 0 for i in ids):
             raise UsageError(f"{where}: not a list of token ids")
-        return list(ids)
+        return list(ids), None
     from transformers import AutoTokenizer
 
     try:
-        ids = AutoTokenizer.from_pretrained(tokenizer, local_files_only=True)(line)["input_ids"]
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        ids = tokenizer(line)["input_ids"]
         if not ids:
             raise ValueError("it gives no tokens")
-        return list(ids)
+        return list(ids), tokenizer
     except Exception as error:  # whatever a folder without a tokenizer provokes
-        raise UsageError(
-            f"{where}: text, and no tokenizer in {tokenizer}", hint="give token ids as [1, 2, 3]"
-        ) from error
+        raise UsageError(f"{where}: text, and no tokenizer in {folder}", hint="give token ids as [1, 2, 3]") from error

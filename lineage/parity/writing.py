@@ -1,0 +1,92 @@
+"""Text from a model: a prompt through its own tokenizer, the model's tokens back through it as they come."""
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lineage.errors import UsageError
+from lineage.modules.generation import Choice, stream
+from lineage.modules.model import Model
+from lineage.parity.prompts import prompt_ids
+
+
+@dataclass
+class Written:
+    """A prompt, how the model goes on, and how fast that was."""
+
+    prompt: list[int]
+    tokens: list[int] = field(default_factory=list)
+    text: str = ""
+    seconds: float = 0.0
+
+    @property
+    def rate(self) -> float:
+        """Tokens a second, the prompt's own time included."""
+        return len(self.tokens) / self.seconds if self.seconds else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "prompt": self.prompt,
+            "tokens": self.tokens,
+            "text": self.text,
+            "seconds": self.seconds,
+            "rate": self.rate,
+        }
+
+
+def source_of(directory: Path) -> Path:
+    """Where the source's small files lie: in a converted directory apart, else in the folder itself."""
+    apart = directory / "source"
+    return apart if apart.is_dir() else directory
+
+
+def settings_of(directory: Path) -> dict[str, Any]:
+    """What config and generation config say of generating, the latter first."""
+    found: dict[str, Any] = {}
+    for name in ("config.json", "generation_config.json"):
+        path = source_of(directory) / name
+        said = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        found |= {key: value for key, value in said.items() if value is not None} if isinstance(said, dict) else {}
+    return found
+
+
+def stops(settings: dict[str, Any]) -> list[int]:
+    """The tokens that end a text."""
+    said = settings.get("eos_token_id", [])
+    return [token for token in (said if isinstance(said, list) else [said]) if type(token) is int]
+
+
+def write(model: Model, directory: Path, prompt: str, tokens: int, choice: Choice, written: Written) -> Iterator[str]:
+    """The text piece by piece; `written` is filled on the way. prompt: text, or token ids as [1, 2, 3].
+
+    Raises UsageError: nothing to go on from, ids that the model does not have, text without a tokenizer, an encoder
+    whose config does not say what a target begins with.
+    """
+    settings, vocab = settings_of(directory), (model.spec.encoder or model.spec).embed.vocab
+    ids, tokenizer = prompt_ids(prompt, source_of(directory), "prompt")
+    if not ids or max(ids) >= vocab:
+        raise UsageError(f"prompt: {len(ids)} tokens, up to {max(ids, default=0)}; the model has {vocab}")
+    written.prompt[:] = ids
+    start = None
+    if model.spec.encoder is not None:
+        first = settings.get("decoder_start_token_id")
+        if type(first) is not int:
+            raise UsageError("config.json does not say which token a target begins with (decoder_start_token_id)")
+        start = torch.tensor([[first]])
+    began, shown = time.perf_counter(), ""
+    for next_B in stream(model, torch.tensor([ids]), tokens=tokens, choice=choice, stop=stops(settings), start=start):
+        written.tokens.append(int(next_B[0]))
+        written.seconds = time.perf_counter() - began
+        whole = tokenizer.decode(written.tokens, skip_special_tokens=True) if tokenizer else _spelled(written.tokens)
+        if not whole.endswith("\N{REPLACEMENT CHARACTER}"):  # else a character of several tokens is not yet whole
+            yield whole[len(shown) :]
+            shown = written.text = whole
+
+
+def _spelled(tokens: list[int]) -> str:
+    return " ".join(map(str, tokens))
