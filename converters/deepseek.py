@@ -1,6 +1,6 @@
 """Hugging Face's spelling of DeepSeek-V2 and V3: latents called lora, experts one by one in files, fused in memory."""
 
-from lineage.config import Choice, Entry, Flag, HeatedKeys, Index, Inert, Number, Only, Same, Size, inert
+from lineage.config import Choice, Entry, Flag, HeatedKeys, Index, Number, Only, Same, Size, inert
 from lineage.rules import Drop, Rule
 
 from .common import CACHED, keys, without

@@ -1,10 +1,11 @@
 """Kinds of config line that few formats need: lists of numbers, objects within the config, keys that repeat another."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from lineage.keys import MANY, Entry, Key, Size, brief
+from lineage.errors import ArchitectureError
+from lineage.keys import MANY, Entry, Flag, Key, Size, brief
 from lineage.rotary_keys import RotaryKeys
 
 
@@ -35,6 +36,22 @@ class Spare(Size):
 
 
 @dataclass(frozen=True)
+class Twin(Flag):
+    """A flag that carries two arguments alike. other: the second."""
+
+    other: str = ""
+
+    def read(self, value: Any) -> dict[str, Any]:
+        return {self.argument: value, self.other: value}
+
+    def write(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        if arguments[self.argument] != arguments[self.other]:
+            both = [self.argument, self.other]
+            raise ArchitectureError(f"{self.key} says two things that differ here", context={"arguments": both})
+        return super().write(arguments)
+
+
+@dataclass(frozen=True)
 class Same(Entry):
     """A key that must say what another says. of: the other; argument: the spec's that the other carries.
 
@@ -60,8 +77,19 @@ class Same(Entry):
 
 
 @dataclass(frozen=True)
+class UsualKeys(RotaryKeys):
+    """Rotary positions with a scaling even where the config says nothing. usual: the object that the class takes."""
+
+    usual: Mapping[str, Any] = field(default_factory=dict)
+
+    def consume(self, config: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+        silent = not config.get("rope_scaling") and config.get(self.key) is None
+        return super().consume({**config, self.key: self.usual} if silent else config)
+
+
+@dataclass(frozen=True)
 class HeatedKeys(RotaryKeys):
-    """Rotary positions of a model that multiplies its scores by the stretch too: `mscale_all_dim` is argument `heat`."""
+    """Rotary positions of a model that multiplies scores by the stretch too: `mscale_all_dim` is argument `heat`."""
 
     def consume(self, config: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
         found, problems = super().consume(config)

@@ -1,4 +1,4 @@
-"""DeepSeek-V2 (2024): keys and values from one small vector a token, many small experts beside shared ones, in groups."""
+"""DeepSeek-V2 (2024): keys and values from one small vector a token; many small experts in groups, some shared."""
 
 import math
 from dataclasses import replace

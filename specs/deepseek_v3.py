@@ -1,4 +1,4 @@
-"""DeepSeek-V3 (2024): V2 whose router scores by sigmoids, and corrects them by numbers that balance the experts' load."""
+"""DeepSeek-V3 (2024): V2 whose router scores by sigmoids, corrected by numbers that balance the experts' load."""
 
 from dataclasses import replace
 from typing import Any

@@ -127,7 +127,8 @@ class Experts(nn.Module):
         """One expert's result for some tokens."""
 
         def map_by(weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
-            return F.linear(x, weight[expert], None if bias is None else bias[expert])
+            y = F.linear(x, weight[expert])
+            return y if bias is None else y + bias[expert]  # in two steps: one kernel would round once
 
         up = map_by(self.up, self.up_bias, x_xD)
         if self.gate is None:
