@@ -1,6 +1,6 @@
 """Hugging Face's spelling of Qwen2 and Qwen3: Llama's, with q, k, v biases, or q, k norms."""
 
-from lineage.config import Entry, Flag, Index, Inert, Only, Pattern, Size, Switch, inert
+from lineage.config import Entry, Flag, Index, Inert, Only, Pattern, Size, Spare, Switch, inert
 from lineage.rules import Rule, Tap
 
 from .common import KINDS, MASKED, keys
@@ -40,7 +40,7 @@ def head_norms(query: str, key: str) -> tuple[Tap, Tap]:
 QWEN2 = spelled(
     "qwen2",
     "Qwen2ForCausalLM",
-    *(*keys(151936, 22016, 1e-6, kv_null=True), *WINDOWS),
+    *(*keys(151936, 22016, 1e-6, kv_null=True, head_kind=Spare), *WINDOWS),
     fixed={"bias": True, "output_bias": False},
 )
 QWEN3 = spelled(

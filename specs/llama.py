@@ -72,7 +72,9 @@ def llama(
     return Model(embed=embed, blocks=tuple(of_kind[kind] for kind in kinds), norm=norm, head=head)
 
 
-TINY = {"vocab": 101, "width": 24, "layers": 3, "heads": 6, "kv_heads": 2, "head_size": 8, "mlp_width": 40}
+TINY = {
+    "vocab": 101, "width": 24, "layers": 3, "heads": 6, "kv_heads": 2, "head_size": 8, "mlp_width": 40, "padding": 3,
+}  # fmt: skip
 LLAMA_3 = {"vocab": 128256, "kv_heads": 8, "mlp_width": 14336, "eps": 1e-5, "theta": 500000.0}
 LLAMA_2_70B = {"width": 8192, "layers": 80, "heads": 64, "kv_heads": 8, "mlp_width": 28672, "eps": 1e-5}
 SMOLLM2 = {"vocab": 49152, "width": 576, "layers": 30, "heads": 9, "kv_heads": 3, "mlp_width": 1536, "eps": 1e-5}
