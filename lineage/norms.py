@@ -9,12 +9,14 @@ class LayerNorm(Component):
     """(x - mean) / √(variance + eps) · weight + bias, over the last axis (Ba et al. 2016, eq. 4).
 
     weight, bias: whether it has them. tables: of heads that it is applied to, where each has a weight of its own.
+    exact: in single precision, and rounded once.
     """
 
     eps: float = choice()
     bias: bool = choice(default=True)
     weight: bool = choice(default=True)
     tables: int | None = size(default=None)
+    exact: bool = choice(default=False)
 
     def check(self) -> None:
         if self.eps < 0:

@@ -14,16 +14,18 @@ class LayerNorm(nn.Module):
 
     def __init__(self, spec: c.LayerNorm, width: int) -> None:
         super().__init__()
-        self.eps, self.width, self.tables = spec.eps, width, spec.tables
+        self.spec, self.width = spec, width
         shape = (width,) if spec.tables is None else (spec.tables, width)
         self.weight = nn.Parameter(torch.ones(shape)) if spec.weight else None
         self.bias = nn.Parameter(torch.zeros(width)) if spec.bias else None
 
     def forward(self, x_xD: Tensor) -> Tensor:
-        if self.tables is None or self.weight is None:
-            return F.layer_norm(x_xD, (self.width,), self.weight, self.bias, self.eps)
-        exact_xHD = x_xD if x_xD.dtype == torch.float64 else x_xD.float()
-        return (F.layer_norm(exact_xHD, (self.width,), eps=self.eps) * self.weight).to(x_xD.dtype)
+        if self.spec.tables is None and not self.spec.exact:
+            return F.layer_norm(x_xD, (self.width,), self.weight, self.bias, self.spec.eps)
+        exact_xD = x_xD if x_xD.dtype == torch.float64 else x_xD.float()
+        normed_xD = F.layer_norm(exact_xD, (self.width,), eps=self.spec.eps)
+        weighed_xD = normed_xD if self.weight is None else normed_xD * self.weight
+        return (weighed_xD if self.bias is None else weighed_xD + self.bias).to(x_xD.dtype)
 
 
 @runs(c.RMSNorm)
