@@ -5,11 +5,11 @@ known here is an error, not a silence.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from functools import partial
 from itertools import combinations
 from types import NoneType
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from lineage import components as c
 from lineage.components import Component
@@ -20,8 +20,11 @@ NAMES = {
     "pairing": ("halves", "neighbours"),
     "score": SCORES,
     "normalise": NORMALISATIONS,
+    "rounded": ("table", "result", "both"),
 }  # a field of names -> those it may have
-SAMPLES = {int: 2, float: 0.5, bool: True}
+SAMPLES: dict[Any, Any] = {int: 2, float: 0.5, bool: True, tuple[int, ...]: (0, 0)}
+FITTING = {"buckets": 8, "distance": 20, "keep": 1}  # sizes that go together
+FURTHER = {"jitter": 1.2}  # how much further than usual a number must move before any token is judged otherwise
 FACTORS = (2, 3)
 
 
@@ -82,7 +85,7 @@ def places(part: Component, path: str = "", rebuild: Rebuild = lambda new: new) 
         if isinstance(value, Component):
             yield from places(value, here, lambda new, n=f.name: rebuild(replace(part, **{n: new})))
         elif isinstance(value, tuple):
-            for i, one in enumerate(value):
+            for i, one in enumerate(one for one in value if isinstance(one, Component)):
                 put = partial(_put, part, f.name, value, i, rebuild)
                 yield from places(one, f"{here}.{i}", put)
 
@@ -96,7 +99,7 @@ def changes(part: Component) -> Iterator[Change]:
     values = {f.name: getattr(part, f.name) for f in fields(part)}  # type: ignore[arg-type]
     for name, value in values.items():
         if isinstance(value, tuple):
-            yield from reordered(name, value)
+            yield from reordered(name, value) if isinstance(value[0], Component) else renumbered(name, value)
         for other in others(name, value, hints[name]):
             if other != value or type(other) is not type(value):
                 yield Change({name: other}, f"{name} {brief(value)} -> {brief(other)}", {})
@@ -124,22 +127,26 @@ def nudged(name: str, value: Any) -> Iterator[Any]:
     elif isinstance(value, int):
         yield from (value - 1, value + 1)
     elif isinstance(value, float):
-        yield value * 1.01 if value > 1e-6 else 1e-5
+        yield value * FURTHER.get(name, 1.01) if value > 1e-6 else 1e-5
     else:
         yield from NAMES[name]
 
 
 def sample(kind: type[Component]) -> Component:
-    """Any component of a kind."""
-    given = {}
+    """Any component of a kind: what it need not be told is as usual."""
+    given: dict[str, Any] = {}
     for f in fields(kind):  # type: ignore[arg-type]
+        if f.default is not MISSING or f.default_factory is not MISSING:
+            continue
         hint = get_type_hints(kind)[f.name]
-        options = [option for option in get_args(hint) or (hint,) if option is not Ellipsis]
-        if f.name in NAMES:
-            given[f.name] = NAMES[f.name][0]
-        elif NoneType not in options:
-            made = SAMPLES[options[0]] if options[0] in SAMPLES else sample(options[0])
-            given[f.name] = (made,) if isinstance(hint, type) is False and Ellipsis in get_args(hint) else made
+        first = next(option for option in get_args(hint) or (hint,) if option is not Ellipsis)
+        if hint is str:
+            made = NAMES[f.name][0]
+        elif NoneType in get_args(hint):
+            made = None
+        else:
+            made = FITTING.get(f.name, SAMPLES.get(first)) or sample(first)
+        given[f.name] = (made,) if get_origin(hint) is tuple else made
     return kind(**given)
 
 
@@ -153,6 +160,15 @@ def reordered(name: str, parts: tuple[Any, ...]) -> Iterator[Change]:
         yield Change({name: turned}, f"{one} and {two} exchanged", {one: two, two: one})
         if turned != parts:
             yield Change({name: turned}, f"{one} and {two} exchanged, their tensors not", {})
+
+
+def renumbered(name: str, numbers: tuple[Any, ...]) -> Iterator[Change]:
+    """One fewer, one more, each nudged, and different neighbours exchanged."""
+    others = [numbers[:-1], (*numbers, numbers[-1])]
+    for i, number in enumerate(numbers):
+        others += [(*numbers[:i], near, *numbers[i + 1 :]) for near in nudged(name, number)]
+        others += [(*numbers[:i], *numbers[i : i + 2][::-1], *numbers[i + 2 :])]
+    yield from (Change({name: new}, f"{name} {numbers} -> {new}", {}) for new in others if new != numbers)
 
 
 def rescaled(values: Mapping[str, Any]) -> Iterator[Change]:
@@ -171,7 +187,9 @@ def exchanged(values: Mapping[str, Any], hints: Mapping[str, Any]) -> Iterator[C
     """The parts in two fields that could each hold the other's, with their tensors: a norm in another place."""
     for one, two in combinations(values, 2):
         a, b = values[one], values[two]
-        if (isinstance(a, Component) or isinstance(b, Component)) and allows(hints[one], b) and allows(hints[two], a):
+        bare = isinstance(a, Component) and a == b and not a.tensors(1)  # nothing that could change its place
+        apart = not bare and (isinstance(a, Component) or isinstance(b, Component))
+        if apart and allows(hints[one], b) and allows(hints[two], a):
             yield Change({one: b, two: a}, f"{one} and {two} exchanged", {one: two, two: one})
 
 

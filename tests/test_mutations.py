@@ -6,65 +6,31 @@ it), uncovered (add a case), or listed below with its reason.
 """
 
 import json
-import re
 import shutil
 from copy import copy
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import cache
-from typing import Any, get_type_hints
+from typing import get_type_hints
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 import lineage
-from lineage import catalog, graph
 from lineage import components as c
+from lineage import graph
 from lineage.errors import ArchitectureError
 from lineage.modules.model import Model, build
 from lineage.modules.norm import LayerNorm
-from lineage.parity.probes import default_probes, usable_length
-from lineage.parity.tiny import spread
+from lineage.parity.probes import default_probes
+from tests.judge import CONDITIONAL, EQUIVALENT, ROUNDING, Grown, Judge, calls, grown, known, spread_model
 from tests.mutants import Mutant, mutants, places
+from tests.specimens import SPECIMENS
 from tests.tiny import BY_NAME, CASES, Case
 from tests.workshop import Workshop
 
-VISIBLE = 1e-9  # relative; a thousand times the limit of the fp64 level
 SAME = {"gpt2-gelu-python", "gpt2-gelu-accurate", "gpt2-swish", "gpt2-upcast", "gpt-swish"}
 DISTINCT: list[Case] = [case for case in CASES if case.name not in SAME]  # the rest have specs that others have too
-ROUNDING = {  # what shows in short types alone
-    r".*: late (True|False) -> (True|False)": "the same product, rounded before or after the weight",
-    r".*: rounded (True|False) -> (True|False)": "the same sum of experts, its weights rounded before or not",
-}
-EQUIVALENT = ROUNDING | {  # a mutant's text -> why it is no other model
-    r".*activation gelu_(new|tanh) -> gelu_(tanh|new)": "one function, rounded differently in its last place",
-}
-
-
-@dataclass(frozen=True)
-class Grown:
-    """A tiny model of a spec alone: its family's tiny arguments, some changed, two layers, spread weights."""
-
-    name: str
-    family: str
-    arguments: tuple[tuple[str, Any], ...] = ()
-    outputs = ("logits",)
-
-    def __str__(self) -> str:
-        return self.name
-
-    def model(self, dtype: torch.dtype) -> Model:
-        family = catalog.families()[self.family]
-        spec = family.function(**{**family.tiny, "layers": 2, **dict(self.arguments)})
-        model = build(spec)
-        model.load_state_dict({name: tensor.to(dtype) for name, tensor in spread(spec).items()}, assign=True)
-        return model.eval()
-
-
-def grown(family: str, name: str = "", **arguments: Any) -> Grown:
-    return Grown(f"{family}-{name or 'tiny'}", family, tuple(arguments.items()))
-
-
 GROWN = [  # with this theta some frequency lies in every band
     grown("llama", "biased", bias=True, mlp_bias=True, tied=True),
     grown("llama", "linear", scaling=c.Linear(factor=4.0)),
@@ -77,8 +43,7 @@ GROWN = [  # with this theta some frequency lies in every band
     grown("qwen3_moe", normalise=False),
     grown("gpt_neox"),
 ]
-PARALLEL = r"blocks\.(\d+): attention and mlp exchanged"  # with their tensors: the same two summands
-TRAINING = r"embed: padding .*"  # mutants that must move a gradient, and no result
+COVERED: list[Case | Grown | str] = [*DISTINCT, *GROWN, *SPECIMENS]
 
 
 @pytest.fixture(scope="session")
@@ -86,129 +51,60 @@ def workshop(tmp_path_factory):
     return Workshop(tmp_path_factory.getbasetemp() / "tiny")
 
 
-class Judge:
-    """The right model with its results; `notices` says whether a mutant differs."""
-
-    def __init__(self, model: Model, outputs: tuple[str, ...]) -> None:
-        self.outputs, self.spec = outputs, model.spec
-        self.state = model.state_dict()
-        self.probes = default_probes(self.spec)
-        self.results = [self.run(model, probe) for probe in self.probes]
-        self.gradients = self.train(model)
-
-    def notices(self, mutant: Mutant) -> bool:
-        try:
-            spec = mutant.make()
-        except ArchitectureError:
-            return True
-        model = build(spec)
-        state = {name: self.state.get(mutant.source(name)) for name in model.state_dict()}
-        if not self.fits(model, state):
-            taken = {name: tensor for name, tensor in state.items() if tensor is not None}
-            rest = self.state.keys() - {mutant.source(name) for name in taken}
-            with pytest.raises(RuntimeError, match="in loading state_dict"):
-                model.load_state_dict(taken | {name: self.state[name] for name in rest}, strict=True, assign=True)
-            return True
-        model.load_state_dict(state, strict=True, assign=True)
-        return self.trains_otherwise(model, mutant) if re.fullmatch(TRAINING, str(mutant)) else self.moves(model)
-
-    def fits(self, model: Model, state: dict) -> bool:
-        shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
-        have = {name: tensor.shape for name, tensor in state.items() if tensor is not None}
-        return shapes == have and len(have) == len(self.state)
-
-    def moves(self, model: Model) -> bool:
-        """Whether some result is another one; a call that fails is."""
-        for probe, right in zip(self.probes, self.results, strict=True):
-            try:
-                found = self.run(model, probe)
-            except (IndexError, lineage.LineageError):
-                return True
-            if any(distance(found[name], right[name]) > VISIBLE for name in self.outputs):
-                return True
-        return False
-
-    def run(self, model: Model, probe) -> dict:
-        with torch.no_grad():
-            out = model(**probe.arguments())
-        found = {name: getattr(out, name) for name in self.outputs}
-        keep = probe.keep_BT
-        return {n: v[keep] if keep is not None and v is not None and v.dim() == 3 else v for n, v in found.items()}
-
-    def trains_otherwise(self, model: Model, mutant: Mutant) -> bool:
-        """By the largest gradient of all: some are zero in truth, and noise by themselves."""
-        largest = max(gradient.abs().max().item() for gradient in self.gradients.values())
-        gaps = [(g - self.gradients[mutant.source(name)]).abs().max().item() for name, g in self.train(model).items()]
-        return max(gaps) > VISIBLE * largest
-
-    def train(self, model: Model) -> dict:
-        """Gradients of the sum of the results' squares, on every token there is."""
-        ids = torch.arange(min(self.spec.embed.vocab, usable_length(self.spec)))[None]
-        model.requires_grad_(True).zero_grad()
-        out = model(ids)
-        sum((getattr(out, name) ** 2).sum() for name in self.outputs).backward()
-        found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-        model.requires_grad_(False)
-        return {name: gradient.clone() for name, gradient in found.items()}
-
-
-def distance(ours: torch.Tensor | None, theirs: torch.Tensor) -> float:
-    """Relative; infinite where a result is missing or not a number."""
-    if ours is None:
-        return float("inf")
-    gap = ((ours - theirs).abs().max() / theirs.abs().max().clamp_min(1e-300)).item()
-    return gap if gap == gap else float("inf")
-
-
 @pytest.fixture(scope="session")
 def judges(workshop):
     @cache
-    def judge(case: Case | Grown) -> Judge:
+    def judge(case: Case | Grown | str) -> Judge:
+        if isinstance(case, str):
+            return Judge(spread_model(SPECIMENS[case]), probes=calls(SPECIMENS[case]))
         if isinstance(case, Grown):
-            return Judge(case.model(torch.float64), case.outputs)
+            return Judge(case.model(torch.float64))
         return Judge(lineage.from_pretrained(workshop.converted(case), dtype="fp64"), tuple(case.outputs))
 
     return judge
 
 
-def unnoticed(one: Judge) -> list[str]:
-    return [str(mutant) for mutant in mutants(one.spec) if not one.notices(mutant)]
+def unnoticed(one: Judge) -> list[Mutant]:
+    return [mutant for mutant in mutants(one.spec) if not one.notices(mutant)]
 
 
-def is_equivalent(text: str, spec: c.Model) -> bool:
-    turned = re.fullmatch(PARALLEL, text)
-    return any(re.fullmatch(known, text) for known in EQUIVALENT) or bool(
-        turned and spec.blocks[int(turned[1])].parallel
-    )
-
-
-@pytest.mark.parametrize("case", [*DISTINCT, *GROWN], ids=str)
+@pytest.mark.parametrize("case", COVERED, ids=str)
 def test_every_change_is_noticed(judges, case):
     one = judges(case)
-    assert [text for text in unnoticed(one) if not is_equivalent(text, one.spec)] == []
+    assert [str(mutant) for mutant in unnoticed(one) if not known(mutant, one.spec)] == []
 
 
 def test_equivalents_are_equivalent(judges):
     """What is listed moves nothing indeed, or it must leave the list."""
     found = set()
-    for one in (judges(case) for case in (BY_NAME["bert-gelu-new"], *GROWN[-2:])):
-        listed = [mutant for mutant in mutants(one.spec) if is_equivalent(str(mutant), one.spec)]
-        found |= {known for known in (*EQUIVALENT, PARALLEL) for mutant in listed if re.fullmatch(known, str(mutant))}
+    for one in (judges(case) for case in (BY_NAME["bert-gelu-new"], *GROWN[-2:], "alibi", "chunked")):
+        listed = [mutant for mutant in mutants(one.spec) if known(mutant, one.spec) and built(mutant)]
+        found |= set().union(*(known(mutant, one.spec) for mutant in listed))
         assert [str(mutant) for mutant in listed if one.notices(mutant)] == []
-    assert found == {*EQUIVALENT, PARALLEL}
+    assert found == {*EQUIVALENT, *CONDITIONAL}
 
 
-@pytest.mark.parametrize("family", ["gemma2", "qwen3_moe", "mixtral"])
-def test_roundings_show_in_short_types(family):
-    right = grown(family).model(torch.bfloat16)
-    probe = default_probes(right.spec)[1]
+@pytest.mark.parametrize("case", [grown("gemma2"), grown("qwen3_moe"), grown("mixtral"), "mixed", "alibi"], ids=str)
+def test_roundings_show_in_short_types(case):
+    """In attention written out, since the fused kernel rounds as it likes."""
+    right = spread_model(SPECIMENS[case], torch.bfloat16) if isinstance(case, str) else case.model(torch.bfloat16)
+    right.attention = "eager"
+    call = calls(right.spec)[1] if isinstance(case, str) else default_probes(right.spec)[1]
     with torch.no_grad():
-        logits = right(**probe.arguments()).logits
+        logits = right(**call.arguments()).logits
         for mutant in mutants(right.spec):
-            if any(re.fullmatch(known, str(mutant)) for known in ROUNDING):
-                other = build(mutant.make())
+            if known(mutant, right.spec) & ROUNDING.keys() and (other := built(mutant)):
+                other.attention = "eager"
                 other.load_state_dict(right.state_dict(), assign=True)
-                assert not torch.equal(other(**probe.arguments()).logits, logits), str(mutant)
+                assert not torch.equal(other(**call.arguments()).logits, logits), str(mutant)
+
+
+def built(mutant: Mutant) -> Model | None:
+    """The mutant's model; None if its spec is refused."""
+    try:
+        return build(mutant.make())
+    except ArchitectureError:
+        return None
 
 
 def is_component(hint) -> bool:
@@ -220,12 +116,8 @@ def test_every_field_of_the_vocabulary_is_changed(judges):
     kinds = [kind for kind in vars(c).values() if is_component(kind) and kind is not c.Component]
     hints = {kind: get_type_hints(kind) for kind in kinds}
     wanted = {(kind, f.name) for kind in kinds for f in fields(kind) if not is_component(hints[kind][f.name])}
-    found = {
-        (mutant.kind, name)
-        for case in [*DISTINCT, *GROWN]
-        for mutant in mutants(judges(case).spec)
-        for name in mutant.fields
-    }
+    specs = [SPECIMENS[case] if isinstance(case, str) else judges(case).spec for case in COVERED]
+    found = {(mutant.kind, name) for spec in specs for mutant in mutants(spec) for name in mutant.fields}
     assert {(kind.__name__, name) for kind, name in wanted - found} == set()
 
 
@@ -237,8 +129,8 @@ def test_a_dead_attribute_is_found(judges, monkeypatch):
     one = judges(BY_NAME["gpt2-plain"])
     monkeypatch.setattr(LayerNorm, "forward", dead_eps)
     found = unnoticed(one)
-    assert {"norm: eps 1e-05 -> 1.01e-05", "blocks.1.mlp.norm_input: eps 1e-05 -> 1.01e-05"} <= set(found)
-    assert all("eps" in text for text in found if not is_equivalent(text, one.spec))
+    assert {"norm: eps 1e-05 -> 1.01e-05", "blocks.1.mlp.norm_input: eps 1e-05 -> 1.01e-05"} <= set(map(str, found))
+    assert all("eps" in str(mutant) for mutant in found if not known(mutant, one.spec))
 
 
 def test_an_uncovered_case_is_found(judges):
@@ -249,7 +141,8 @@ def test_an_uncovered_case_is_found(judges):
     model = build(one.spec)
     model.load_state_dict(one.state, assign=True)
     blind.results = [blind.run(model, probe) for probe in blind.probes]
-    assert {text.split()[1] for text in unnoticed(blind) if "attention.body:" in text} >= {"mask", "scale"}
+    unseen = [str(mutant) for mutant in unnoticed(blind)]
+    assert {text.split()[1] for text in unseen if "attention.body:" in text} >= {"mask", "scale"}
 
 
 GUILTY = [  # a case, where its spec is changed and how, and the part of it that must be named ("" for all of it)
