@@ -14,8 +14,8 @@ from lineage.further_keys import HeatedKeys as HeatedKeys
 from lineage.further_keys import Numbers as Numbers
 from lineage.further_keys import Same as Same
 from lineage.further_keys import Spare as Spare
-from lineage.further_keys import UsualKeys as UsualKeys
 from lineage.further_keys import Twin as Twin
+from lineage.further_keys import UsualKeys as UsualKeys
 from lineage.further_keys import Within as Within
 from lineage.keys import Choice as Choice
 from lineage.keys import Entry as Entry
