@@ -26,7 +26,10 @@ def cohere(
     **arguments: Any,
 ) -> Model:
     """head_norms: of queries and keys, one for each head."""
-    base, norm = llama(vocab=vocab, eps=eps, theta=theta, tied=tied, **arguments), LayerNorm(eps=eps, bias=False)
+    base, norm = (
+        llama(vocab=vocab, eps=eps, theta=theta, tied=tied, **arguments),
+        LayerNorm(eps=eps, bias=False, exact=True),
+    )
 
     def block(old: Block) -> Block:
         body = old.attention.body
@@ -34,7 +37,7 @@ def cohere(
         assert isinstance(body.rotary, Rotary)
         body = replace(body, rotary=replace(body.rotary, pairing="neighbours", rounded="both"))
         if head_norms:
-            query, key = (LayerNorm(eps=eps, bias=False, tables=count) for count in (body.heads, body.kv_heads))
+            query, key = (replace(norm, tables=count) for count in (body.heads, body.kv_heads))
             body = replace(body, query_norm=query, key_norm=key)
         both = {"attention": Residual(body=body), "mlp": Residual(body=old.mlp.body)}
         return Block(**both, parallel=True, norm_input=norm, stream_first=True)

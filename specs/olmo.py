@@ -14,7 +14,7 @@ PAPER = "Groeneveld et al. 2024, OLMo: Accelerating the Science of Language Mode
 
 def olmo(*, eps: float = 1e-5, clip: float | None = None, **arguments: Any) -> Model:
     """clip: q, k and v are kept within ±clip."""
-    base, norm = llama(eps=eps, **arguments), LayerNorm(eps=eps, weight=False, bias=False)
+    base, norm = llama(eps=eps, **arguments), LayerNorm(eps=eps, weight=False, bias=False, exact=True)
 
     def block(old: Block) -> Block:
         body = old.attention.body

@@ -47,8 +47,9 @@ def stablelm(
 
 TINY = {"vocab": 101, "width": 48, "layers": 3, "heads": 6, "kv_heads": 2, "mlp_width": 40, "padding": 3}
 PUBLISHED = {
-    "stablelm": {"vocab": 50304, "width": 2560, "mlp_width": 6912},
-    "stablelm-2-1.6b": {"vocab": 100352, "width": 2048, "layers": 24, "mlp_width": 5632, "bias": True},
+    "stablelm": {"vocab": 50304, "width": 2560, "kv_heads": 32, "mlp_width": 6912},
+    "stablelm-2-1.6b": {"vocab": 100352, "width": 2048, "layers": 24, "kv_heads": 32, "mlp_width": 5632,
+                        "bias": True},
     "stablelm-2-12b": {"vocab": 100352, "width": 5120, "layers": 40, "kv_heads": 8, "mlp_width": 13824,
                        "head_norms": True, "parallel": True},
 }  # fmt: skip

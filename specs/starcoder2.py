@@ -41,5 +41,6 @@ PUBLISHED = {
     "starcoder2": {"vocab": 49152, "width": 3072, "layers": 30, "heads": 24, "kv_heads": 2, "mlp_width": 12288,
                    "window": 4096, "theta": 999999.4420358813},
     "starcoder2-7b": SIZE | {"width": 4608, "layers": 32, "heads": 36, "mlp_width": 18432},
-    "starcoder2-15b": SIZE | {"width": 6144, "layers": 40, "heads": 48, "mlp_width": 24576, "theta": 1e5},
+    "starcoder2-15b": SIZE | {"width": 6144, "layers": 40, "heads": 48, "mlp_width": 24576, "theta": 1e5,
+                       "tied": False},
 }  # fmt: skip
