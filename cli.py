@@ -59,6 +59,7 @@ def say_json(data: Mapping[str, Any]) -> None:
 
 
 PATH = click.Path(path_type=Path)
+device_option = click.option("--device", default="cpu", show_default=True, help="Where models run: cpu, cuda, cuda:N.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 
 
@@ -91,6 +92,7 @@ def source_options(function: Function) -> Function:
 )
 @click.option("--force", is_flag=True, help="Replace an output that lineage made, once the new one is complete.")
 @click.option("--strict", is_flag=True, help="Refuse config keys that the reference does not know either.")
+@device_option
 @source_options
 @json_option
 def convert(model: str, verify: str, as_json: bool, **options: Any) -> None:
@@ -130,6 +132,7 @@ def convert(model: str, verify: str, as_json: bool, **options: Any) -> None:
 @click.option(
     "--rtol", type=click.FloatRange(min=0), help="Limit on the fp32 relative difference, for the measured one."
 )
+@device_option
 @source_options
 @json_option
 def verify(model: str | None, as_json: bool, **options: Any) -> None:

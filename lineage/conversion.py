@@ -117,13 +117,17 @@ def convert(
     force: bool = False,
     strict: bool = False,
     allow_pickle: bool = False,
+    device: str = "cpu",
 ) -> Conversion:
     """Convert a public checkpoint to a directory of unified names, and compare it with the reference.
 
     model: a hub id with or without @revision, a directory, a weights file. output: `NAME-lineage` by default.
-    The output appears whole or not at all, after the comparison. A comparison that ran and failed raises nothing: see
-    `report.passed`; the output is there to look at.
+    device: where the comparison runs, cpu, cuda or cuda:N. The output appears whole or not at all, after the
+    comparison. A comparison that ran and failed raises nothing: see `report.passed`; the output is there to look at.
     """
+    from lineage.parity.device import find
+
+    device = find(device)
     access = Access(revision, token, Path(cache_dir) if cache_dir else None, local_files_only)
 
     def place(source: Source) -> Path:
@@ -138,7 +142,7 @@ def convert(
     with target.staged(final, lambda: target.check_output(final, source.directory, force)) as partial:
         done = Conversion(final, checkpoint, _write(partial, checkpoint))
         if verify:
-            done = _verified(done, partial, allow_pickle)
+            done = _verified(done, partial, allow_pickle, device)
         checkpoint.weights.check_unchanged()
     return done
 
@@ -155,11 +159,11 @@ def needed(checkpoint: Checkpoint) -> int:
     return writer.size(checkpoint.plan, checkpoint.weights) + small + 1000 * len(checkpoint.weights)
 
 
-def _verified(done: Conversion, partial: Path, allow_pickle: bool) -> Conversion:
+def _verified(done: Conversion, partial: Path, allow_pickle: bool, device: str) -> Conversion:
     """The conversion with its report, which its record keeps too."""
     from lineage.parity.verification import verify
 
-    report = verify(str(partial), against=done.checkpoint.source, allow_pickle=allow_pickle)
+    report = verify(str(partial), against=done.checkpoint.source, allow_pickle=allow_pickle, device=device)
     report = replace(report, subject=str(done.output))
     (partial / target.MANIFEST).write_bytes(_dump(done.manifest | {"parity": report.to_dict()}))
     return replace(done, report=report)

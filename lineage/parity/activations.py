@@ -125,7 +125,7 @@ class Recorder:
 
 
 def record(model: nn.Module, arguments: Mapping[str, Tensor] | Sequence[Tensor]) -> Recorder:
-    """Run a model once, on arguments by name or by place, and keep what passed through every module."""
+    """Run a model once, on arguments by name or by place, and keep what passed through every module, where it is."""
     recorder = Recorder(model)
     with torch.no_grad(), recorder:
         model(**arguments) if isinstance(arguments, Mapping) else model(*arguments)
@@ -193,7 +193,8 @@ class Node:
 
 
 def kept(value: Tensor, probe: Probe) -> Tensor:
-    """The positions that count, of the source or of the target; a value without them whole."""
+    """The positions that count, of the source or of the target; a value without them whole. On the CPU."""
+    value = value.cpu()
     for keep in (probe.keep_BT, probe.source_keep_BS):
         if keep is not None and value.shape[: keep.dim()] == keep.shape:
             return value[keep]

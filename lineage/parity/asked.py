@@ -1,21 +1,22 @@
-"""`lineage verify` as it was asked for: which of the ways to verify, on what, and what to keep of it."""
+"""`lineage verify` as it was asked for: which of the ways to verify, on what, and what to keep of it.
+
+What is wrong about the question is told before torch and transformers are loaded, which takes seconds.
+"""
 
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from lineage import catalog
 from lineage.checkpoint.source import Access, locate
 from lineage.checkpoint.target import MANIFEST
-from lineage.errors import UsageError
-from lineage.parity.blocks import verify_blocks
-from lineage.parity.golden import check_golden, save_golden
-from lineage.parity.prompts import read_prompts
-from lineage.parity.report import Report
-from lineage.parity.tiny import write_tiny
-from lineage.parity.verification import verify
+from lineage.conversion import read_config
+from lineage.errors import SourceError, UsageError
+from lineage.parity.device import find
+from lineage.parity.report import Report, check_levels
 from lineage.render.page import trace_page
 
 
@@ -30,6 +31,7 @@ def asked(
     save_golden: Path | None = None,
     trace: Path | None = None,
     against: str = "transformers",
+    device: str = "cpu",
     **options: Any,
 ) -> Report:
     """Verify in the way that the options say, and write the files that they name. Raises the project's errors."""
@@ -39,13 +41,18 @@ def asked(
         raise UsageError(
             "--golden compares with that file alone", hint="leave out --against, --level, --blocks, --prompts"
         )
-    for file in (trace, save_golden):
-        if file is not None and not file.absolute().parent.is_dir():
-            raise UsageError(f"{file}: there is no folder {file.parent}")
+    check_levels(levels)
+    _check_files((prompts, golden), (trace, save_golden))
     if trace is not None and trace.suffix not in (".html", ".json"):
         raise UsageError(f"--trace {trace}: the name says the form, .html or .json")
+    if tiny is not None and tiny not in (known := {**catalog.families(), **catalog.dialects()}):
+        raise catalog.unknown(tiny, known)
+    for name in (model, None if against == "transformers" else against):
+        if name is not None:
+            _check_model(name, options)
+    options["device"] = find(device)
     report = (
-        _tiny(tiny, levels)
+        _tiny(tiny, levels, device)
         if tiny
         else _model(str(model), levels, blocks, prompts, golden, save_golden, against, options)
     )
@@ -55,9 +62,35 @@ def asked(
     return report
 
 
-def _tiny(family: str, levels: Sequence[str]) -> Report:
+def _check_files(read: Iterable[Path | None], written: Iterable[Path | None]) -> None:
+    for file in read:
+        if file is not None and not file.is_file():
+            raise UsageError(f"there is no file {file}")
+    for file in written:
+        if file is not None and not file.absolute().parent.is_dir():
+            raise UsageError(f"{file}: there is no folder {file.parent}")
+
+
+def _check_model(model: str, options: dict[str, Any]) -> None:
+    """Refuse what the disk alone shows to be no model; what the hub has to say comes later."""
+    if (Path(model) / MANIFEST).is_file():
+        return
+    try:
+        source = locate(model, Access(options["revision"], None, options["cache_dir"], local_files_only=True))
+    except SourceError as error:
+        if error.code != "offline" or options["local_files_only"]:
+            raise
+    else:
+        if source.revision is None:
+            read_config(source.config)
+
+
+def _tiny(family: str, levels: Sequence[str], device: str) -> Report:
+    from lineage.parity.tiny import write_tiny
+    from lineage.parity.verification import verify
+
     with tempfile.TemporaryDirectory(prefix="lineage-") as name:
-        report = verify(write_tiny(family, Path(name)), only=levels)
+        report = verify(write_tiny(family, Path(name)), only=levels, device=device)
     return replace(report, subject=f"tiny {family}")
 
 
@@ -65,11 +98,16 @@ def _model(
     model: str, levels: Sequence[str], blocks: bool, prompts: Path | None, golden: Path | None, keep: Path | None,
     against: str, options: dict[str, Any],
 ) -> Report:  # fmt: skip
+    from lineage.parity.blocks import verify_blocks
+    from lineage.parity.golden import check_golden, save_golden
+    from lineage.parity.prompts import read_prompts
+    from lineage.parity.verification import verify
+
     if golden is not None:
         return check_golden(_loaded(model, options), golden)
     if blocks:
         report = verify_blocks(
-            model, local_files_only=options["local_files_only"], allow_pickle=options["allow_pickle"]
+            model, **{name: options[name] for name in ("local_files_only", "allow_pickle", "device")}
         )
     else:
         ids = read_prompts(prompts, _tokenizer(model, options)) if prompts else ()

@@ -58,8 +58,9 @@ def _findings(session: Session, ours: Model, theirs: nn.Module) -> Iterator[Find
 
     def own(probe: Probe, positions_BT: Tensor | None = None, row: int = 0) -> Tensor:
         with torch.no_grad():
-            value: Tensor = getattr(ours(**on(probe, row).arguments(), position_ids=positions_BT), output)
-        return value
+            given = on(probe, row).arguments() | ({} if positions_BT is None else {"position_ids": positions_BT})
+            value: Tensor = getattr(ours(**reference.accepted(ours, given)), output)
+        return value.cpu()
 
     def its(probe: Probe, **options: bool) -> Tensor:
         with lifted():
@@ -144,7 +145,9 @@ def _greedy(own: Callable[..., Tensor], theirs: nn.Module, given: Mapping[str, T
     try:
         with reference.quiet(), lifted():
             mask_BS = torch.ones_like(given["input_ids"])
-            want_BT = theirs.generate(**given, attention_mask=mask_BS)  # type: ignore[operator]
+            device = next(theirs.parameters()).device
+            put = {name: value.to(device) for name, value in {**given, "attention_mask": mask_BS}.items()}
+            want_BT = theirs.generate(**put).cpu()  # type: ignore[operator]
     finally:
         theirs.generation_config = usual
     same = want_BT.shape[1] > start_BT.shape[1] and torch.equal(ids_BT[:, : want_BT.shape[1]], want_BT)

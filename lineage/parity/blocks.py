@@ -1,11 +1,13 @@
 """Verifies a checkpoint larger than memory: both sides run with one module's weights in memory at a time.
 
 Each module's parameters are fetched from the file when it is called and let go when it returns, in the reference's
-own forward as in ours. What is kept are activations of a short prompt; each component is then replayed on the
-reference's input, again with its own weights alone. All in single precision, whatever the file stores.
+own forward as in ours; a table at both ends is fetched twice. What is kept are activations of a short prompt; each
+component is then replayed on the reference's input, again with its own weights alone. All in single precision,
+whatever the file stores.
 """
 
 import contextlib
+import ctypes
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from lineage.modules.model import build
 from lineage.operations import invert
 from lineage.parity import levels, reference
 from lineage.parity.activations import pairs
+from lineage.parity.device import find, strict
 from lineage.parity.probes import Probe, tokens, usable_length
 from lineage.parity.replay import trace
 from lineage.parity.report import Report, passed
@@ -32,26 +35,34 @@ BLOCK_LIMIT = (
     2e-5  # relative, for one component in single precision; noise stands at 1e-6, wrong GELUs at 1e-4 and more
 )
 LENGTH = 16
+LARGE = 1 << 22  # parameters of a module after which the heap is tidied
+TABLE = "embed.tokens.weight"
 Fetch = Callable[[str], Tensor]
 
 
-def verify_blocks(model: str | Path, *, local_files_only: bool = False, allow_pickle: bool = False) -> Report:
-    """`verify` for what does not fit: bytes, then every component on the reference's own input, weights streamed."""
+def verify_blocks(
+    model: str | Path, *, local_files_only: bool = False, allow_pickle: bool = False, device: str = "cpu"
+) -> Report:
+    """`verify` for what does not fit: bytes, then every component on the reference's own input, weights streamed.
+
+    device: cpu, cuda or cuda:N. Raises ResourceError if it is not there, and the project's other errors.
+    """
+    device = find(device)
     made = subject(model, Access(local_files_only=local_files_only), allow_pickle)
-    with made.material() as material:
-        session = Session(made, material, ())
+    with made.material() as material, strict(device):
+        session = Session(made, material, (), device=device)
         spec = made.spec
         ours = build(spec)
-        if spec.head is not None and spec.head.tied:  # the head reads it from outside its module
-            ours.embed.tokens.weight = nn.Parameter(_ours(made)("embed.tokens.weight"), requires_grad=False)  # type: ignore[union-attr]
+        if spec.head is not None and spec.head.tied:  # as if it had a table of its own, there only while it runs
+            ours.get_submodule("head").weight = nn.Parameter(torch.empty_like(ours.table), requires_grad=False)
         theirs = _skeleton(session)
         paths = [path for path, _ in ours.named_modules() if path]
         mapping = pairs(made.dialect, made.memory, made.base, paths)
         length = min(LENGTH, usable_length(spec))
         probe = Probe("blocks", tokens(spec, 1, length, torch.Generator().manual_seed(5)))
-        given = reference.accepted(theirs, probe.arguments())
-        with streamed(ours, _ours(made)), streamed(theirs, _theirs(made, theirs)):
-            found = trace(ours, theirs, mapping, probe, given, BLOCK_LIMIT)
+        own, given = (reference.accepted(side, probe.arguments(), device) for side in (ours, theirs))
+        with streamed(ours, _ours(made), device), streamed(theirs, _theirs(made, theirs), device):
+            found = trace(ours, theirs, mapping, probe, given, BLOCK_LIMIT, own)
     local = [node.local for node in found.nodes if node.local is not None]
     worst = max((node.inherited for node in found.nodes), default=float("inf"))
     summary = f"{len(local)} components, worst {max(local, default=0.0):.1e} on the reference's input"
@@ -62,13 +73,13 @@ def verify_blocks(model: str | Path, *, local_files_only: bool = False, allow_pi
 
 
 @contextlib.contextmanager
-def streamed(model: nn.Module, fetch: Fetch) -> Iterator[None]:
-    """Within: each module's parameters are fetched when it is called, and are gone when it returns."""
+def streamed(model: nn.Module, fetch: Fetch, device: str = "cpu") -> Iterator[None]:
+    """Within: each module's parameters are fetched to the device when it is called, and are gone when it returns."""
     hooks = []
     for path, module in model.named_modules():
         own = {name: p for name, p in module.named_parameters(recurse=False) if p.is_meta}
         if own:
-            enter, leave = _hooks(path, own, fetch)
+            enter, leave = _hooks(path, own, lambda name: fetch(name).to(device, torch.float32))
             hooks += [module.register_forward_pre_hook(enter), module.register_forward_hook(leave)]
     try:
         yield
@@ -85,12 +96,26 @@ def _hooks(path: str, own: Mapping[str, nn.Parameter], fetch: Fetch) -> tuple[Ca
     def leave(module: nn.Module, args: Any, output: Any) -> None:
         for name, parameter in own.items():
             setattr(module, name, parameter)
+        if sum(parameter.numel() for parameter in own.values()) > LARGE:
+            _trim()
 
     return enter, leave
 
 
+def _trim() -> None:
+    """Give back what lies free among the activations: the C library's heap keeps it, up to all blocks' weights."""
+    with contextlib.suppress(AttributeError, OSError, TypeError):  # another C library than GNU's
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def _ours(made: Subject) -> Fetch:
-    return lambda name: to_torch(made.read(name), made.types[name]).float()
+    """Fetch a parameter of ours; for a head without a table in the file, the tokens'."""
+
+    def fetch(name: str) -> Tensor:
+        stored = name if name in made.types else TABLE
+        return to_torch(made.read(stored), made.types[stored])
+
+    return fetch
 
 
 def _theirs(made: Subject, model: nn.Module) -> Fetch:
@@ -107,7 +132,7 @@ def _theirs(made: Subject, model: nn.Module) -> Fetch:
             raise TensorMismatch(f"{name}: a parameter of the reference that the file does not give", code="reference")
         step, place = steps[names[name]]
         back = invert(step.operations, [made.read(target) for target in step.targets])
-        return to_torch(back[place], made.types[step.targets[0]]).float()
+        return to_torch(back[place], made.types[step.targets[0]])
 
     return fetch
 
@@ -118,7 +143,7 @@ def _skeleton(session: Session) -> nn.Module:
     from transformers.initialization import no_init_weights
 
     kind = getattr(transformers, session.reference.name)
-    with reference.quiet(), no_init_weights(), _meta_parameters():
+    with reference.quiet(), no_init_weights(), _meta_parameters(), torch.device(session.device):
         config = session.material.config(session.repairs)
         model: nn.Module = kind._from_config(
             config, attn_implementation=session.attention, experts_implementation="eager", dtype=torch.float32

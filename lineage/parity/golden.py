@@ -17,7 +17,9 @@ from torch import Tensor
 from lineage.errors import FileDamaged, UsageError
 from lineage.modules.loading import from_pretrained
 from lineage.modules.model import Model
+from lineage.parity.device import find, strict
 from lineage.parity.probes import Probe, default_probes
+from lineage.parity.reference import accepted
 from lineage.parity.report import Level, Report, passed
 from lineage.parity.verification import conditions
 
@@ -47,18 +49,20 @@ def sketch(result: Tensor) -> Sketch:
     return Sketch(top.values, top.indices.int(), result.logsumexp(-1), signed.float(), result.std().reshape(1))
 
 
-def save_golden(model: Model | str | Path, file: str | Path, probes: list[Probe] | None = None) -> Path:
-    """Run a model in fp32 and write its golden file. Returns the path."""
+def save_golden(
+    model: Model | str | Path, file: str | Path, probes: list[Probe] | None = None, device: str = "cpu"
+) -> Path:
+    """Run a model in fp32, where it is or, loaded, on the device, and write its golden file. Returns the path."""
     from safetensors.torch import save
 
-    loaded = _loaded(model)
+    loaded = _loaded(model, device)
     tensors: dict[str, Tensor] = {}
     for probe in probes or default_probes(loaded.spec):
         tensors |= {f"{probe.name}/{name}": value for name, value in probe.arguments().items()}
         for output, result in _results(loaded, probe):
             kept = sketch(result)
             tensors |= {f"{probe.name}/{output}/{name}": value.contiguous() for name, value in vars(kept).items()}
-    record = {"schema": SCHEMA, "source": loaded.provenance, "conditions": conditions()}
+    record = {"schema": SCHEMA, "source": loaded.provenance, "conditions": conditions(_device(loaded))}
     path = Path(file)
     partial = path.with_name(f".{path.name}.new")
     partial.write_bytes(save(tensors, metadata={"lineage": json.dumps(record, default=str)}))
@@ -66,9 +70,9 @@ def save_golden(model: Model | str | Path, file: str | Path, probes: list[Probe]
     return path
 
 
-def check_golden(model: Model | str | Path, file: str | Path) -> Report:
+def check_golden(model: Model | str | Path, file: str | Path, device: str = "cpu") -> Report:
     """Compare what a model gives in fp32 with a golden file. Raises FileDamaged if it is not one."""
-    loaded, path = _loaded(model), Path(file)
+    loaded, path = _loaded(model, device), Path(file)
     record, tensors = _read(path)
     levels = []
     for name in dict.fromkeys(key.split("/")[0] for key in tensors):
@@ -85,22 +89,25 @@ def check_golden(model: Model | str | Path, file: str | Path) -> Report:
     note = (
         f"golden file made with lineage {made.get('lineage')}, torch {made.get('torch')}, {made.get('threads')} threads"
     )
-    return Report(
-        str(loaded.provenance.get("directory", "the model")), str(path), tuple(levels), conditions(), notes=(note,)
-    )
+    name = str(loaded.provenance.get("directory", "the model"))
+    return Report(name, str(path), tuple(levels), conditions(_device(loaded)), notes=(note,))
 
 
-def _loaded(model: Model | str | Path) -> Model:
-    return model.float() if isinstance(model, Model) else from_pretrained(model, dtype="fp32")
+def _loaded(model: Model | str | Path, device: str) -> Model:
+    return model.float() if isinstance(model, Model) else from_pretrained(model, dtype="fp32", device=find(device))
+
+
+def _device(model: Model) -> str:
+    return str(next(model.parameters()).device)
 
 
 def _results(model: Model, probe: Probe) -> Iterator[tuple[str, Tensor]]:
-    with torch.no_grad():
-        outputs = model(**probe.arguments())
+    with torch.no_grad(), strict(_device(model)):
+        outputs = model(**accepted(model, probe.arguments()))
     found = ((name, getattr(outputs, name)) for name in OUTPUTS)
     first = "logits" if outputs.logits is not None else "hidden"
     yield from (
-        (name, value) for name, value in found if value is not None and name in (first, "pooled", "next_sentence")
+        (name, value.cpu()) for name, value in found if value is not None and name in (first, "pooled", "next_sentence")
     )
 
 

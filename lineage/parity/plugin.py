@@ -5,7 +5,8 @@
         parity.check()
 
 With `golden`, results are compared with that file (made or renewed by ``pytest --update-golden``), which needs
-neither transformers nor a network; without, with transformers itself. `levels` chooses some of `lineage verify`'s.
+neither transformers nor a network; without, with transformers itself. `levels` chooses some of `lineage verify`'s;
+`device` says where the models run.
 Relative paths start at the test's own folder.
 """
 
@@ -19,7 +20,7 @@ import pytest
 if TYPE_CHECKING:
     from lineage.parity.report import Report
 
-_MARK = 'parity(model, golden=None, levels=(), against="transformers"): the model that the parity fixture checks'
+_MARK = 'parity(model, golden=None, levels=(), against="transformers", device="cpu"): what the parity fixture checks'
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -41,6 +42,7 @@ class Parity:
     golden: Path | None
     levels: Sequence[str]
     against: str
+    device: str
     update: bool
 
     def report(self) -> "Report":
@@ -48,12 +50,12 @@ class Parity:
         if self.golden is None:
             from lineage.parity.verification import verify
 
-            return verify(self.model, self.against, only=self.levels)
+            return verify(self.model, self.against, only=self.levels, device=self.device)
         from lineage.parity.golden import check_golden, save_golden
 
         if self.update:
-            save_golden(self.model, self.golden)
-        return check_golden(self.model, self.golden)
+            save_golden(self.model, self.golden, device=self.device)
+        return check_golden(self.model, self.golden, self.device)
 
     def check(self) -> None:
         """Fail the test, with the whole report, if the results moved."""
@@ -76,10 +78,11 @@ def parity(request: pytest.FixtureRequest) -> Parity:
     here, options = request.path.parent, dict(mark.kwargs)
     golden = options.pop("golden", None)
     levels, against = options.pop("levels", ()), options.pop("against", "transformers")
+    device = options.pop("device", "cpu")
     if options:
         pytest.fail(f"parity marker: {', '.join(options)} is not understood; {_MARK}", pytrace=False)
     model = mark.args[0]
     if isinstance(model, str | Path) and (here / model).exists():
         model = here / model
     update = request.config.getoption("--update-golden")
-    return Parity(model, None if golden is None else here / golden, levels, against, update)
+    return Parity(model, None if golden is None else here / golden, levels, against, device, update)

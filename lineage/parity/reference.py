@@ -142,15 +142,21 @@ def run(model: nn.Module, probe: Probe, reference: Reference, **options: bool) -
     """The reference's outputs for one call, under our names."""
     with torch.no_grad(), quiet():
         outputs = model(**accepted(model, probe.arguments() | options))
-    return {ours: getattr(outputs, theirs) for ours, theirs in reference.outputs.items()}
+    return {ours: getattr(outputs, theirs).cpu() for ours, theirs in reference.outputs.items()}
 
 
-def accepted(model: nn.Module, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the arguments that the model takes; and no cache, which has made some forget their masks."""
+def accepted(
+    model: nn.Module, arguments: Mapping[str, Any], device: str | torch.device | None = None
+) -> dict[str, Any]:
+    """Those of the arguments that a model takes, ours too; and no cache, which has made some forget their masks.
+
+    On the model's device, or on another, where its weights are not.
+    """
     import inspect
 
-    known = inspect.signature(model.forward).parameters
-    return {name: value for name, value in {"use_cache": False, **arguments}.items() if name in known}
+    known, where = inspect.signature(model.forward).parameters, device or next(model.parameters()).device
+    given = {name: value for name, value in {"use_cache": False, **arguments}.items() if name in known}
+    return {name: value.to(where) if isinstance(value, Tensor) else value for name, value in given.items()}
 
 
 def held(model: nn.Module) -> dict[str, Tensor]:

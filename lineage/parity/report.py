@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from lineage.errors import ParityError, TensorMismatch
+from lineage.errors import ParityError, TensorMismatch, UsageError
 
 SCHEMA = "lineage.verify/1"
+LEVELS = ("static", "bytes", "reference", "replay", "fp64", "fp32", "behaviour", "training", "bf16")
 WHOLE = "the whole model"  # the path of everything is empty
 LIKELY = (
     ("embed.positions", "position ids, or the table's length"),
@@ -53,6 +54,12 @@ class Level:
             "name": self.name, "verdict": self.verdict, "summary": self.summary, "details": list(self.details),
             "limit": self.limit, "figures": list(self.figures),
         }  # fmt: skip
+
+
+def check_levels(names: Iterable[str]) -> None:
+    """Raises UsageError for names that are not of LEVELS."""
+    if odd := set(names) - set(LEVELS):
+        raise UsageError(f"no level {', '.join(sorted(odd))}", hint=f"levels: {', '.join(LEVELS)}")
 
 
 def passed(name: str, good: bool, summary: str, details: Iterable[str] = (), **more: Any) -> Level:
@@ -136,10 +143,11 @@ class Report:
     def lines(self) -> list[str]:
         """The report as text, a line an item."""
         lines = []
+        long = max([9, *(len(level.name) for level in self.levels)])
+        wide = max([72 - long, *(len(level.summary) for level in self.levels)])
         for level in self.levels:
-            lines.append(
-                f"{level.name:9} {level.summary:63} {'ok' if level.verdict == 'passed' else level.verdict.upper()}"
-            )
+            told = "ok" if level.verdict == "passed" else level.verdict.upper()
+            lines.append(f"{level.name:{long}} {level.summary:{wide}} {told}")
             lines += [f"          {detail}" for detail in level.details]
         if node := self.first_divergence:
             lines.append(f"first     {node['ours'] or WHOLE} differs by {node['inherited']:.1e}   ({node['theirs']})")

@@ -13,6 +13,7 @@ from lineage import graph
 from lineage.config import Island, brief
 from lineage.modules.model import Model
 from lineage.parity import reference
+from lineage.parity.device import described
 from lineage.parity.figures import Figures, compare
 from lineage.parity.probes import Probe
 from lineage.parity.subject import Subject
@@ -26,7 +27,8 @@ Results = dict[tuple[str, str], Tensor]
 class Session:
     """A subject, its reference's material, and the probes. notes: for the report. faults: of the reference.
 
-    against: another checkpoint, whose numbers the reference was given in place of the subject's own.
+    against: another checkpoint, whose numbers the reference was given in place of the subject's own. device: where
+    the models run; results are brought back to the CPU.
     """
 
     made: Subject
@@ -34,6 +36,7 @@ class Session:
     probes: tuple[Probe, ...]
     rtol: float | None = None
     against: Subject | None = None
+    device: str = "cpu"
     notes: list[str] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     exact: Results = field(default_factory=dict)
@@ -54,6 +57,8 @@ class Session:
         if self.fault:
             wrong = f"its {self.fault.attention} attention {self.fault.why}"
             self.notes.append(f"compared with the reference's {self.attention} attention: {wrong}")
+        if self.device != "cpu":
+            self.notes.append(f"both ran on {described(self.device)}")
         self.parameters = graph.parameters(self.made.spec)
         outputs = self.reference.outputs
         seen = {"head": "logits" in outputs, "next_sentence": "next_sentence" in outputs}
@@ -73,18 +78,24 @@ class Session:
         """Ours and the reference in a dtype, eager unless that is wrong; those of the last dtype are let go."""
         if self._pair is None or self._pair[0] != dtype:
             self._pair = None
-            self._pair = (dtype, self.made.make(dtype), self.load(dtype, self.attention))
+            self._pair = (dtype, self.made.make(dtype).to(self.device), self.load(dtype, self.attention))
         return self._pair[1:]
 
     def load(self, dtype: torch.dtype, attention: str) -> nn.Module:
         """The reference alone."""
         double = dtype == torch.float64
         islands = {e.key: e.off for e in self.made.dialect.config if double and isinstance(e, Island)}
-        return reference.load(self.reference, self.material, dtype, attention, islands, self.repairs)
+        loaded = reference.load(self.reference, self.material, dtype, attention, islands, self.repairs)
+        return loaded.to(self.device)
 
     def fits(self, width: int) -> bool:
         """Whether both sides fit into memory with numbers of this many bytes."""
-        return self.parameters * width * 2 <= available_memory()
+        return self.parameters * width * 2 <= self.free()
+
+    def free(self) -> float:
+        """Bytes that are free: in memory, through which all weights go, and on the device."""
+        there = torch.cuda.mem_get_info(self.device)[0] if self.device != "cpu" else float("inf")
+        return min(available_memory(), there)
 
     def small(self, work: float = FP64_WORK) -> list[Probe]:
         """The probes that are not too much work for a slow type."""
@@ -103,8 +114,8 @@ class Session:
         found: Results = {}
         for probe in probes:
             with torch.no_grad():
-                outputs = model(**probe.arguments())
-            found |= {(output, probe.name): getattr(outputs, output) for output in self.reference.outputs}
+                outputs = model(**reference.accepted(model, probe.arguments()))
+            found |= {(output, probe.name): getattr(outputs, output).cpu() for output in self.reference.outputs}
         return found
 
     def compare(self, ours: Results, theirs: Results) -> list[Figures]:

@@ -55,24 +55,25 @@ def _labels(session: Session, probe: Probe) -> Tensor | None:
 
 
 def _ours(session: Session, model: Model, probe: Probe) -> Tensor:
-    outputs, labels_BT = model(**probe.arguments()), _labels(session, probe)
+    outputs, labels_BT = model(**reference.accepted(model, probe.arguments())), _labels(session, probe)
     if labels_BT is None:
         return torch.stack([_weighed(getattr(outputs, name)) for name in session.reference.outputs]).sum()
     loss = causal_loss if session.causal and probe.source_BS is None else masked_loss
-    return loss(outputs.logits, labels_BT)
+    return loss(outputs.logits.cpu(), labels_BT)
 
 
 def _theirs(session: Session, model: nn.Module, probe: Probe) -> Tensor:
-    given, labels_BT = reference.accepted(model, probe.arguments()), _labels(session, probe)
+    given, labels_BT = probe.arguments(), _labels(session, probe)
     if labels_BT is None:
-        outputs = model(**given)
+        outputs = model(**reference.accepted(model, given))
         return torch.stack([_weighed(getattr(outputs, name)) for name in session.reference.outputs.values()]).sum()
     assert "labels" in inspect.signature(model.forward).parameters
-    loss: Tensor = model(**given, labels=labels_BT).loss
-    return loss
+    loss: Tensor = model(**reference.accepted(model, {**given, "labels": labels_BT})).loss
+    return loss.cpu()
 
 
 def _weighed(value: Tensor) -> Tensor:
+    value = value.cpu()
     weights = torch.linspace(-1, 1, value.numel(), dtype=value.dtype).reshape(value.shape)
     return (value * weights).sum()
 
@@ -101,4 +102,4 @@ def _gaps(session: Session, ours: Model, theirs: nn.Module) -> dict[str, float]:
 def _gradient(parameter: Tensor | None, shape: Sequence[int]) -> Tensor:
     """Zero where nothing flows back, and for a tensor that a changed module has lost."""
     gradient = None if parameter is None else parameter.grad
-    return torch.zeros(*shape, dtype=torch.float64) if gradient is None else gradient
+    return torch.zeros(*shape, dtype=torch.float64) if gradient is None else gradient.cpu()

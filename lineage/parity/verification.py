@@ -10,19 +10,18 @@ import torch
 
 import lineage
 from lineage.checkpoint.source import Access, Source
-from lineage.errors import ResourceError, UsageError
+from lineage.errors import ResourceError
 from lineage.modules.model import Model
 from lineage.parity import levels
 from lineage.parity.activations import Node
 from lineage.parity.behaviour import behaviour
+from lineage.parity.device import described, find, strict
 from lineage.parity.probes import default_probes, given_probes
 from lineage.parity.replay import Trace
-from lineage.parity.report import Level, Report
-from lineage.parity.session import Session, available_memory
+from lineage.parity.report import LEVELS, Level, Report, check_levels
+from lineage.parity.session import Session
 from lineage.parity.subject import Subject, subject
 from lineage.parity.training import training
-
-LEVELS = ("static", "bytes", "reference", "replay", "fp64", "fp32", "behaviour", "training", "bf16")
 
 
 def verify(
@@ -32,6 +31,7 @@ def verify(
     only: Sequence[str] = (),
     prompts: Sequence[Sequence[int]] = (),
     rtol: float | None = None,
+    device: str = "cpu",
     revision: str | None = None,
     token: str | None = None,
     cache_dir: str | Path | None = None,
@@ -43,12 +43,12 @@ def verify(
     model: a converted directory, a model loaded from one, or anything that `convert` takes. against: "transformers"
     loads the same numbers there; a hub id or directory is loaded instead. only: some of LEVELS; all by default.
     prompts: token ids to run besides the default probes. rtol: a limit on the fp32 relative difference instead of the
-    measured one.
+    measured one. device: where both run: cpu, cuda or cuda:N.
 
     Returns a report, passed or not. Raises the project's errors where nothing can be compared.
     """
-    if odd := set(only) - set(LEVELS):
-        raise UsageError(f"no level {', '.join(sorted(odd))}", hint=f"levels: {', '.join(LEVELS)}")
+    check_levels(only)
+    device = find(device)
     wanted = [name for name in LEVELS if name in only or not only]
     access = Access(revision, token, Path(cache_dir) if cache_dir else None, local_files_only)
     made = subject(model, access, allow_pickle)
@@ -58,8 +58,9 @@ def verify(
         if other is not None:
             found.append(levels.same_tensors(made, other))
         material = stack.enter_context((other or made).material())
+        stack.enter_context(strict(device))
         probes = (*default_probes(made.spec), *given_probes(made.spec, prompts))
-        session = Session(made, material, probes, rtol, other)
+        session = Session(made, material, probes, rtol, other, device)
         traces: list[Trace] = []
         if set(wanted) - {"static", "bytes"}:
             found += _climb(session, wanted, traces)
@@ -78,7 +79,7 @@ def _climb(session: Session, wanted: Sequence[str], traces: list[Trace]) -> Iter
     if not session.fits(4):
         raise ResourceError(
             f"verification needs {session.parameters * 8 / 1e9:.1f} GB of memory",
-            facts=[f"free   {available_memory() / 1e9:.1f} GB"],
+            facts=[f"free   {session.free() / 1e9:.1f} GB"],
             hint="convert with --verify none",
         )
     double = session.fits(8)
@@ -114,11 +115,13 @@ def report(session: Session, found: Sequence[Level], traces: Sequence[Trace]) ->
         worst[node.ours] = node.worse(worst.get(node.ours))
     guilty = {node.ours for one in traces for node in one.guilty}
     first = next((one.first for one in traces if one.first), None)
+    ran = {level.name for level in found} - {"static", "bytes", "against"}
+    source = session.against.name if session.against else "its source"
     return Report(
         session.made.name,
-        f"transformers {_version()} ({session.reference.name})",
+        f"transformers {_version()} ({session.reference.name})" if ran else source,
         tuple(sorted(found, key=lambda level: order.index(level.name))),
-        conditions=conditions(),
+        conditions=conditions(session.device),
         guilty=tuple(node.to_dict() for node in worst.values() if node.ours in guilty),
         first_divergence=first.to_dict() if first else None,
         nodes=tuple(node.to_dict() for node in worst.values()),
@@ -133,13 +136,13 @@ def _version() -> str:
     return version("transformers")
 
 
-def conditions() -> dict[str, Any]:
+def conditions(device: str = "cpu") -> dict[str, Any]:
     """What a figure depends on."""
     return {
         "lineage": lineage.__version__,
         "torch": torch.__version__,
         "transformers": _version(),
-        "device": "cpu",
+        "device": described(device),
         "threads": torch.get_num_threads(),
         "machine": platform.machine(),
     }
