@@ -5,7 +5,7 @@ from lineage.rules import Rule, Split, Tap
 
 from .common import CACHED, keys
 from .granite import EMBEDDED, MULTIPLIERS
-from .llama import ATTENTION, BLOCK, LAYER, NORMS, TAPS, spelled
+from .llama import ATTENTION, LAYER, NORMS, TAPS, spelled
 from .mixtral import BODY, INERT
 
 MOE = LAYER + "block_sparse_moe."

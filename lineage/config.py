@@ -12,6 +12,7 @@ from typing import Any
 from lineage.errors import ArchitectureError
 from lineage.further_keys import HeatedKeys as HeatedKeys
 from lineage.further_keys import Numbers as Numbers
+from lineage.further_keys import PairedKeys as PairedKeys
 from lineage.further_keys import Same as Same
 from lineage.further_keys import Spare as Spare
 from lineage.further_keys import Twin as Twin

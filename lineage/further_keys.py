@@ -1,12 +1,14 @@
 """Kinds of config line that few formats need: lists of numbers, objects within the config, keys that repeat another."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lineage.errors import ArchitectureError
 from lineage.keys import MANY, Entry, Flag, Key, Size, brief
 from lineage.rotary_keys import RotaryKeys
+
+PAIR = ("short_mscale", "long_mscale")
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,36 @@ class UsualKeys(RotaryKeys):
     def consume(self, config: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
         silent = not config.get("rope_scaling") and config.get(self.key) is None
         return super().consume({**config, self.key: self.usual} if silent else config)
+
+
+@dataclass(frozen=True)
+class PairedKeys(RotaryKeys):
+    """Rotary positions whose LongRope has its heat as a pair of numbers, for short calls and for long ones."""
+
+    def consume(self, config: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+        key = "rope_scaling" if config.get("rope_scaling") else self.key
+        given = config.get(key)
+        if not isinstance(given, dict) or given.get("rope_type", given.get("type", "default")) == "default":
+            return super().consume(config)
+        pair = [given.get(name) for name in PAIR]
+        inner = {name: value for name, value in given.items() if name not in PAIR}
+        found, problems = super().consume({**config, key: inner})
+        problems += [
+            f"{key}: {name} is {brief(value)}; understood: a positive number"
+            for name, value in zip(PAIR, pair, strict=True)
+            if type(value) not in (int, float) or not value > 0
+        ]
+        if problems or found["scaling"] is None:
+            return ({}, problems) if problems else (found, [])
+        short, long = map(float, pair)
+        return found | {"scaling": replace(found["scaling"], attention=short, long_attention=long)}, []
+
+    def write(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        lines, scaling = super().write(arguments), arguments["scaling"]
+        if scaling is not None:
+            del lines[self.key]["attention_factor"]
+            lines[self.key] |= dict(zip(PAIR, (scaling.attention, scaling.long_attention), strict=True))
+        return lines
 
 
 @dataclass(frozen=True)

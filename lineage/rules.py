@@ -127,11 +127,21 @@ class Copy:
 
 @dataclass(frozen=True)
 class Find:
-    """An argument that the checkpoint decides: true if this tensor is in the file; absent: if it is not."""
+    """An argument that the checkpoint decides: true if this tensor is in the file; absent: if it is not.
 
-    source: str
+    source: its name, or the beginning of it; of several names, any. unless: a constant; a tensor that is it does not
+    count. usual: what it is where only a config is known, unless a class of the reference has such a part.
+    """
+
+    source: str | tuple[str, ...]
     argument: str
     absent: bool = False
+    unless: str | None = None
+    usual: bool = False
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return (self.source,) if isinstance(self.source, str) else self.source
 
 
 @dataclass(frozen=True)
@@ -155,11 +165,15 @@ class Tap:
 
 @dataclass(frozen=True)
 class Reference:
-    """The reference's class for a model with these parts, and where it puts the outputs (ours -> its own)."""
+    """The reference's class for a model with these parts, and where it puts the outputs (ours -> its own).
+
+    deaf: a module of it that should know how long a call is and is not told; it is, before we are compared with it.
+    """
 
     name: str
     parts: tuple[str, ...]
     outputs: Mapping[str, str]
+    deaf: str = ""
 
 
 @dataclass(frozen=True)

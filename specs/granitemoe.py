@@ -23,7 +23,8 @@ def granitemoe(
 
 TINY = GRANITE | {"experts": 6, "top_k": 2}
 SIZE = {
-    "vocab": 49155, "kv_heads": 8, "mlp_width": 512, "top_k": 8, "embed_scale": 12.0, "branch_scale": 0.22, "tied": True,
+    "vocab": 49155, "kv_heads": 8, "mlp_width": 512, "top_k": 8, "embed_scale": 12.0, "branch_scale": 0.22,
+    "tied": True,
 }  # fmt: skip
 PUBLISHED = {
     "granitemoe": {},

@@ -24,6 +24,7 @@ from lineage.parity import levels, reference
 from lineage.parity.activations import pairs
 from lineage.parity.device import find, strict
 from lineage.parity.probes import Probe, tokens, usable_length
+from lineage.parity.repairs import told_lengths
 from lineage.parity.replay import trace
 from lineage.parity.report import Report, passed
 from lineage.parity.session import Session
@@ -148,6 +149,8 @@ def _skeleton(session: Session) -> nn.Module:
         model: nn.Module = kind._from_config(
             config, attn_implementation=session.attention, experts_implementation="eager", dtype=torch.float32
         )
+    if session.reference.deaf:
+        told_lengths(model, session.reference.deaf)
     return model.eval()
 
 

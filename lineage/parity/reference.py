@@ -18,6 +18,7 @@ from lineage.checkpoint.weights import Weights
 from lineage.errors import TensorMismatch
 from lineage.parity.islands import lifted
 from lineage.parity.probes import Probe
+from lineage.parity.repairs import told_lengths
 from lineage.rules import Dialect, Reference
 
 
@@ -129,6 +130,8 @@ def load(
     for name in parameter_names(model, list(material.rounded)).values():
         parameter = held(model)[name]
         parameter.data = parameter.data.bfloat16().to(parameter.dtype)
+    if reference.deaf:
+        told_lengths(model, reference.deaf)
     return model.eval()
 
 

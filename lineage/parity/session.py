@@ -16,6 +16,7 @@ from lineage.parity import reference
 from lineage.parity.device import described
 from lineage.parity.figures import Figures, compare
 from lineage.parity.probes import Probe
+from lineage.parity.repairs import FORGETFUL
 from lineage.parity.subject import Subject
 
 FP64_WORK = 2e10  # parameters x tokens beyond which a probe is not run in double precision
@@ -54,6 +55,7 @@ class Session:
         kinds = {type(node.component).__name__ for node in graph.walk(self.made.spec)}
         self.fault = next((fault for fault in self.made.dialect.faults if fault.component in kinds), None)
         self.attention = "sdpa" if self.fault and self.fault.attention == "eager" else "eager"
+        self.faults += [FORGETFUL] * (bool(self.reference.deaf) and "LongRope" in kinds)
         if self.fault:
             wrong = f"its {self.fault.attention} attention {self.fault.why}"
             self.notes.append(f"compared with the reference's {self.attention} attention: {wrong}")
