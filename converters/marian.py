@@ -1,9 +1,23 @@
 """Hugging Face's spelling of Marian (opus-mt): the 2017 Transformer with sines before cosines."""
 
 from lineage.config import Flag, Index, Only, Size
-from lineage.rules import Dialect, Reference
+from lineage.rules import Copy, Dialect, Reference
 
-from .two_stacks import HEAD, LOGITS_BIAS, OTHERS, POSITIONS, SHARED, TABLES, TAPS, sizes, stacks
+from .two_stacks import (
+    BIAS,
+    HEAD,
+    LOGITS_BIAS,
+    OTHERS,
+    POSITIONS,
+    SHARED,
+    TABLE,
+    TABLES,
+    TAPS,
+    WAVES,
+    WHOLE,
+    sizes,
+    stacks,
+)
 
 HUGGINGFACE = Dialect(
     spec="transformer",
@@ -20,10 +34,11 @@ HUGGINGFACE = Dialect(
         Index("pad_token_id", "padding", 58100, nullable=True),
         Only("is_decoder", False),
     ),
-    fixed={"eps": 1e-5, "bias": True, "apart": True, "skipped": False, "closed": False, "single": True},
-    tensors=(*TABLES, *stacks("norm_sum"), HEAD, LOGITS_BIAS),
-    copies=SHARED,
-    drops=POSITIONS,
-    taps=TAPS,
+    fixed={"eps": 1e-5, "apart": True, "skipped": False, "closed": False, "single": True},
+    finds=(BIAS, TABLE),
+    tensors=(*TABLES, *POSITIONS, *stacks("norm_sum"), HEAD, LOGITS_BIAS),
+    copies=(*SHARED, Copy("lm_head.weight", of="{base}decoder.embed_tokens.weight", argument="tied")),
+    drops=WAVES,
+    taps=(*TAPS, WHOLE),
     references=(Reference("MarianMTModel", ("head",), {"logits": "logits"}),),
 )

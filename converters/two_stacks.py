@@ -1,7 +1,7 @@
 """What the spellings of encoder–decoder models share: names of layers, tables and sizes."""
 
 from lineage.config import Choice, Entry, Inert, Only, Size, inert
-from lineage.rules import Copy, Drop, Row, Rule, Tap
+from lineage.rules import Copy, Drop, Find, Row, Rule, Tap
 
 from .common import ACTIVATIONS, COMMON
 
@@ -37,23 +37,31 @@ def stacks(slot: str) -> tuple[Rule, ...]:
     )
 
 
+SIDES = (("encoder", "encoder."), ("decoder", ""))
 TABLES = (
     Rule(
-        ("{base}encoder.embed_tokens.weight", "{base}decoder.embed_tokens.weight"),
-        ("encoder.embed.tokens.weight", "embed.tokens.weight"),
-    ),  # where they are two; else:
-    Rule("{base}shared.weight", "encoder.embed.tokens.weight"),
+        tuple(f"{{base}}{theirs}.embed_tokens.weight" for theirs, _ in SIDES),
+        tuple(f"{ours}embed.tokens.weight" for _, ours in SIDES),
+        where=lambda model: not model.embed.tied,
+    ),
+    Rule("{base}shared.weight", "encoder.embed.tokens.weight", where=lambda model: model.embed.tied),
+)
+POSITIONS = tuple(
+    Rule(f"{{base}}{theirs}.embed_positions.weight", f"{ours}embed.positions.weight") for theirs, ours in SIDES
 )
 HEAD = Rule("lm_head.weight", "head.weight")
 LOGITS_BIAS = Rule("final_logits_bias", "head.bias", Row())
+BIAS = Find("final_logits_bias", "bias", usual=True)
 SHARED = (
-    *(Copy(f"{{base}}{side}.embed_tokens.weight", of="{base}shared.weight") for side in ("encoder", "decoder")),
+    *(Copy(f"{{base}}{side}.embed_tokens.weight", of="{base}shared.weight") for side, _ in SIDES),
     Copy("lm_head.weight", of="{base}shared.weight", argument="tied"),
-    Copy("lm_head.weight", of="{base}decoder.embed_tokens.weight", argument="tied"),
 )
-POSITIONS = tuple(
-    Drop(f"{{base}}{side}.embed_positions.weight", "sines and cosines, as a table", None)
-    for side in ("encoder", "decoder")
+SINES = "sines, then cosines"
+TABLE = Find(tuple(rule.sources[0] for rule in POSITIONS), "table", unless=SINES)
+WAVES = tuple(Drop(rule.sources[0], "sines and cosines, as a table", SINES) for rule in POSITIONS)
+FORMAT = (
+    Drop("{base}encoder.version", "the number of an old format", None),
+    Drop("{base}decoder.version", "the same", None),
 )
 
 
@@ -72,8 +80,17 @@ def taps(sides: tuple[str, str], *roles: tuple[str, str]) -> tuple[Tap, ...]:
 TAPS = (
     *taps(ENCODER, ("self_attn", "attention")),
     *taps(DECODER, ("self_attn", "attention"), ("encoder_attn", "cross")),
+    *(
+        Tap(f"{{base}}{theirs}.embed_positions", f"{ours}embed.positions", entry=f"{{base}}{theirs}.embed_tokens")
+        for theirs, ours in SIDES
+    ),
+    *(
+        Tap(f"{{base}}{theirs}.layers.0", f"{ours}embed", at="input", entry=f"{{base}}{theirs}.embed_tokens")
+        for theirs, ours in SIDES
+    ),
     Tap("{base}encoder", "encoder"),
 )
+WHOLE = Tap("", "head", entry="lm_head")  # what the bias was added to
 
 
 def sizes(width: int, layers: int, heads: int, mlp: int, act: str, context: int = 1024) -> tuple[Entry, ...]:

@@ -146,13 +146,14 @@ class Transform(Component):
 class Head(Component):
     """Vectors to logits over the vocabulary. tied: by the token table itself (Press & Wolf 2017).
 
-    transform or projection come before the table. scale: logits are multiplied by it. softcap: then bent to
-    c · tanh(logits / c) (Gemma 2, §2).
+    transform or projection come before the table. late: the bias is added to logits that were rounded to the model's
+    type. scale: logits are multiplied by it. softcap: then bent to c · tanh(logits / c) (Gemma 2, §2).
     """
 
     vocab: int = size()
     tied: bool = choice()
     bias: bool = choice(default=False)
+    late: bool = choice(default=False)
     transform: Transform | None = choice(default=None)
     projection: Projection | None = choice(default=None)
     scale: float | None = choice(default=None)
@@ -162,6 +163,8 @@ class Head(Component):
         check_positive(self, "softcap", "scale")
         if self.transform and self.projection:
             raise contradiction("a head has a transform or a projection, not both", "transform", "projection")
+        if self.late and not self.bias:
+            raise contradiction("late is of a bias, and there is none", "late", "bias")
 
     def table_width(self, width: int) -> int:
         """The width of the vectors that meet the table."""

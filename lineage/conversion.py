@@ -69,7 +69,7 @@ def open_checkpoint(
     before_weights(source)
     source = source.with_weights(allow_pickle)
     weights = open_weights(source.directory, allow_pickle, source.file).decoded(reading.storage)
-    resolved = resolve(dialect, reading.arguments, weights, weights.same)
+    resolved = resolve(dialect, reading.arguments, weights, weights.same, lambda name, value: holds(weights, name, value))
     plan = make_plan(dialect, resolved, weights)
     if faulty := unproved(plan):
         raise TensorMismatch("a rule is not a bijection of elements", facts=faulty)
@@ -199,10 +199,16 @@ def _check_copies(checkpoint: Checkpoint) -> None:
         )
 
 
+def holds(weights: Weights, name: str, value: str) -> bool:
+    """Whether a tensor of the file is exactly a constant."""
+    entry = weights[name]
+    plain = entry.size > 0 and BITS[entry.dtype] >= 8
+    return plain and is_constant(value, weights.array(name), entry.dtype)
+
+
 def _dropped(drop: Dropped, weights: Weights) -> dict[str, Any]:
     entry = weights[drop.name]
-    plain = entry.size > 0 and BITS[entry.dtype] >= 8
-    restorable = plain and drop.value is not None and is_constant(drop.value, weights.array(drop.name), entry.dtype)
+    restorable = drop.value is not None and holds(weights, drop.name, drop.value)
     return {
         "name": drop.name, "dtype": entry.dtype, "shape": list(entry.shape), "why": drop.why,
         "value": drop.value if restorable else None, "lossy": not restorable,

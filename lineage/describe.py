@@ -83,7 +83,7 @@ def _from_config(dialect: Dialect, arguments: Mapping[str, Any], path: Path) -> 
             facts=[f"known     {', '.join(dict.fromkeys(reference.name for reference in dialect.references))}"],
         )
     parts = (known or dialect.references)[0].parts
-    found = {find.argument: find.argument in parts for find in dialect.finds}
+    found = {find.argument: find.argument in parts or find.usual for find in dialect.finds}
     model = config.build(
         dialect.config, catalog.families()[dialect.spec].function, {**dialect.fixed, **arguments, **found}
     )

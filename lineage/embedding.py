@@ -63,8 +63,9 @@ class Sinusoids(Component):
     """Sines and cosines of geometric frequencies, added to the token's vector (Vaswani et al. 2017, §3.5).
 
     apart: all sines, then all cosines; else they take turns, as in the paper. closed: the frequencies run from 1 to
-    1/10000 itself, and not to one step before it. length: of the table, where one limits it. single: the numbers are
-    those of single precision in any case. The row of a token that the ids skip is zero.
+    1/10000 itself, and not to one step before it; a last channel without a pair is then zero. length: of the table,
+    where one limits it. single: the numbers are those of single precision in any case. The row of a token that the ids
+    skip is zero.
     """
 
     length: int | None = size(default=None)
@@ -128,6 +129,8 @@ class Embed(Component):
             raise contradiction(f"padding token {self.padding} is not one of {self.vocab}", "padding", "vocab")
         if self.early and not self.projection:
             raise contradiction("early is of a projection, and there is none", "early", "projection")
+        if isinstance(self.positions, Sinusoids) and self.positions.closed and self.width < 4:
+            raise contradiction(f"width {self.width} leaves no step between frequencies", "width", "closed")
         if self.scale is None and not self.rounded:
             raise contradiction("rounded is of a scale, and there is none", "rounded", "scale")
         check_tables(self)

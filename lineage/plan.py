@@ -17,7 +17,7 @@ from lineage.components import Model, Shape
 from lineage.config import brief
 from lineage.errors import FileDamaged, TensorMismatch
 from lineage.operations import Operations, Shapes, prove, read_operation, spell, stages
-from lineage.rules import Dialect, fill, match
+from lineage.rules import Dialect, Find, fill, match
 
 FLOATS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 SHOWN = 40  # offenders of one kind named in the text; the context of the error holds more
@@ -163,18 +163,25 @@ class Resolved:
 
 
 def resolve(
-    dialect: Dialect, arguments: Mapping[str, Any], header: Header, equal: Callable[[str, str], bool]
+    dialect: Dialect,
+    arguments: Mapping[str, Any],
+    header: Header,
+    equal: Callable[[str, str], bool],
+    constant: Callable[[str, str], bool] = lambda name, value: False,
 ) -> Resolved:
     """Let the checkpoint decide what configs leave open: which heads are there, and whether a table is shared.
 
-    equal: whether two tensors of the file hold the same bytes.
+    equal: whether two tensors of the file hold the same bytes. constant: whether one holds a named constant.
     """
     actual = {dialect.today(name): name for name in header}
     base = dialect.base(actual)
-    found = {
-        find.argument: any(name.startswith(fill(find.source, {}, base)) for name in actual) != find.absent
-        for find in dialect.finds
-    }
+
+    def there(find: Find) -> bool:
+        starts = tuple(fill(source, {}, base) for source in find.sources)
+        held = (real for name, real in actual.items() if name.startswith(starts))
+        return any(find.unless is None or not constant(real, find.unless) for real in held)
+
+    found = {find.argument: there(find) != find.absent for find in dialect.finds}
     resolved = {**dialect.fixed, **arguments, **found}
     notes = []
     separate = set()

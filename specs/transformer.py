@@ -12,6 +12,7 @@ from lineage.components import (
     FeedForward,
     Head,
     LayerNorm,
+    LearnedPositions,
     Mask,
     Model,
     Residual,
@@ -47,21 +48,27 @@ def transformer(
     apart: bool = False,
     closed: bool = False,
     single: bool = True,
+    table: bool = False,
+    early: bool = False,
 ) -> Model:
-    """scaled: tokens × √width. shared: one table for both sides. bias: of the logits. skipped: positions skip padding.
+    """scaled: tokens × √width. shared: one table for both sides. bias: of the logits.
 
-    What is None of the decoder's is the encoder's; apart, closed, single: see Sinusoids.
+    skipped: positions skip padding, and have no end. table: positions are kept as a table, of `context` tokens. What is
+    None of the decoder's is the encoder's; apart, closed, single: see Sinusoids; early: see Attention.
     """
     norm = LayerNorm(eps=eps)
     ids = SkipPadding(pad=padding) if skipped and padding is not None else Consecutive()
-    length = None if context is None else context + ids.offset
-    places = Sinusoids(length=length, apart=apart, closed=closed, single=single, ids=ids)
+    rows = None if context is None or (skipped and not table) else context + ids.offset
+    places: LearnedPositions | Sinusoids = Sinusoids(length=rows, apart=apart, closed=closed, single=single, ids=ids)
+    if table and rows is not None:
+        places = LearnedPositions(length=rows, ids=ids)
 
     def attention(count: int, mask: Mask, cross: bool = False) -> Residual:
         across = head_width(width, count)
         body = Attention(
-            heads=count, kv_heads=count, head_width=across, mask=mask, bias=True, output_bias=True, cross=cross
-        )
+            heads=count, kv_heads=count, head_width=across, mask=mask, bias=True, output_bias=True, cross=cross,
+            early=early,
+        )  # fmt: skip
         return Residual(body=body, norm_sum=norm)
 
     def mlp(inner: int) -> Residual:
@@ -69,7 +76,8 @@ def transformer(
 
     def embed(size: int, tied: bool) -> Embed:
         scale = sqrt(width) if scaled else None
-        return Embed(vocab=size, width=width, padding=padding, positions=places, scale=scale, rounded=not scaled, tied=tied)
+        known = {"vocab": size, "width": width, "padding": padding, "positions": places, "tied": tied}
+        return Embed(**known, scale=scale, rounded=not scaled)
 
     own, inner, words = decoder_heads or heads, decoder_mlp_width or mlp_width, target_vocab or vocab
     encoder = Block(attention=attention(heads, Bidirectional()), mlp=mlp(mlp_width))
@@ -80,12 +88,12 @@ def transformer(
         encoder=Model(embed=embed(vocab, False), blocks=(encoder,) * layers),
         embed=embed(words, shared),
         blocks=(decoder,) * (decoder_layers or layers),
-        head=Head(vocab=words, tied=tied, bias=bias),
+        head=Head(vocab=words, tied=tied, bias=bias, late=bias),
     )
 
 
 TINY = {"vocab": 101, "width": 24, "layers": 2, "heads": 3, "mlp_width": 40, "padding": 3, "context": 160}
-TINY |= {"decoder_layers": 3, "decoder_heads": 4, "decoder_mlp_width": 32}
+TINY |= {"decoder_layers": 3, "decoder_heads": 4, "decoder_mlp_width": 32, "target_vocab": 83, "shared": False}
 PUBLISHED: dict[str, dict[str, object]] = {
     "transformer": {},
     "transformer-big": {"width": 1024, "heads": 16, "mlp_width": 4096},

@@ -23,7 +23,7 @@ def templates(dialect: Dialect) -> set[str]:
     rules = [name for rule in (*dialect.tensors, *dialect.memory) for name in (*rule.sources, *rule.targets)]
     taps = [name for tap in dialect.taps for name in (tap.source, tap.target, tap.entry, *tap.feeds) if name]
     copies = [name for copy in dialect.copies for name in (copy.source, copy.of)]
-    return {*rules, *taps, *copies, *(drop.source for drop in dialect.drops), *(f.source for f in dialect.finds)}
+    return {*rules, *taps, *copies, *(drop.source for drop in dialect.drops), *(name for f in dialect.finds for name in f.sources)}
 
 
 TEMPLATES = sorted({(t, base) for d in catalog.dialects().values() for t in templates(d) for base in d.prefixes})

@@ -47,7 +47,8 @@ def eager(
     scale = spec.head_width**-0.5 if spec.scale is None else spec.scale
     if spec.exact and q_BHTW.dtype != torch.float64:
         q_BHTW, k_BHSW = q_BHTW.float(), k_BHSW.float()
-    scores_BHTS = torch.matmul(q_BHTW, k_BHSW.transpose(2, 3)) * scale
+    early, late = (scale, 1.0) if spec.early else (1.0, scale)
+    scores_BHTS = torch.matmul(q_BHTW * early, k_BHSW.transpose(2, 3)) * late
     if bias is not None:
         scores_BHTS = scores_BHTS + bias
     if spec.softcap is not None:

@@ -30,7 +30,7 @@ class Head(nn.Module):
 
     def __init__(self, spec: c.Head, width: int) -> None:
         super().__init__()
-        self.scale, self.softcap = spec.scale, spec.softcap
+        self.scale, self.softcap, self.late = spec.scale, spec.softcap, spec.late
         self.transform = make_or_pass(spec.transform, width)
         self.projection = make_or_pass(spec.projection, width)
         self.weight = None if spec.tied else nn.Parameter(torch.empty(spec.vocab, spec.table_width(width)))
@@ -38,7 +38,10 @@ class Head(nn.Module):
 
     def forward(self, x_BTD: Tensor, tokens_VD: Tensor) -> Tensor:
         read_BTD = self.projection(self.transform(x_BTD))
-        logits_BTV = F.linear(read_BTD, tokens_VD if self.weight is None else self.weight, self.bias)
+        table_VD = tokens_VD if self.weight is None else self.weight
+        logits_BTV = F.linear(read_BTD, table_VD, None if self.late else self.bias)
+        if self.late:
+            logits_BTV = logits_BTV + self.bias
         if self.scale is not None:
             logits_BTV = logits_BTV * self.scale
         return logits_BTV if self.softcap is None else torch.tanh(logits_BTV / self.softcap) * self.softcap

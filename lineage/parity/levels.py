@@ -75,7 +75,7 @@ def in_memory(session: Session, dtype: torch.dtype) -> Level:
     """The reference's parameters against the file's numbers: releases have returned random ones in silence."""
     _, model = session.pair(dtype)
     made = session.against or session.made
-    held = dict(model.named_parameters(remove_duplicate=False))
+    held = reference.held(model)
     sources = [name for step in made.memory for name in step.sources]
     names = reference.parameter_names(model, sources)
     wrong, compared = [], 0

@@ -74,4 +74,5 @@ def tiny(name: str, **arguments: Any) -> tuple[str, Dialect, dict[str, Any]]:
         raise catalog.unknown(name, {**catalog.families(), **catalog.dialects()})
     kind, dialect = (name, types[name]) if name in types else next(iter(types.items()))
     usual = config.read(dialect.config, {}).arguments  # what the reference's class takes for a config that says nothing
+    usual |= {find.argument: True for find in dialect.finds if find.usual}
     return kind, dialect, usual | dict(catalog.families()[dialect.spec].tiny) | dict(dialect.fixed) | arguments

@@ -83,7 +83,7 @@ def _gaps(session: Session, ours: Model, theirs: nn.Module) -> dict[str, float]:
     held = dict(ours.named_parameters())
     sources = [name for step in session.made.memory for name in step.sources]
     names = reference.parameter_names(theirs, [*sources, *session.made.copies])
-    other = dict(theirs.named_parameters(remove_duplicate=False))
+    other = {name: one for name, one in theirs.named_parameters(remove_duplicate=False) if one.requires_grad}
     top = max(float(p.grad.abs().max()) for p in held.values() if p.grad is not None)
     gaps = {}
     for step in session.made.memory:
@@ -92,7 +92,9 @@ def _gaps(session: Session, ours: Model, theirs: nn.Module) -> dict[str, float]:
         for name, array in zip(step.sources, invert(step.operations, arrays), strict=True):
             if name in names:  # and its copies, which the reference may train in its place
                 same = (name, *(copy for copy, of in session.made.copies.items() if of == name and copy in names))
-                owners = {id(other[names[one]]): other[names[one]] for one in same}
+                owners = {id(other[names[one]]): other[names[one]] for one in same if names[one] in other}
+                if not owners:  # it does not train what it keeps as a buffer, or has frozen
+                    continue
                 want = torch.stack([_gradient(owner, array.shape) for owner in owners.values()]).sum(0)
                 gap = (torch.from_numpy(array.copy()) - want).abs().max().item()
                 gaps[name] = gap / max(want.abs().max().item(), FAINT * top)
