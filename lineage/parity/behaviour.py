@@ -15,7 +15,7 @@ from lineage.parity import reference
 from lineage.parity.figures import distance
 from lineage.parity.islands import lifted
 from lineage.parity.levels import FP64_LIMIT
-from lineage.parity.probes import ENDLESS, Probe, pad_token, sources, tokens, usable_length
+from lineage.parity.probes import ENDLESS, Probe, pad_token, sources, steady_length, tokens, usable_length
 from lineage.parity.report import Level, passed
 from lineage.parity.session import Session
 
@@ -33,8 +33,8 @@ class Finding:
 
 def behaviour(session: Session) -> Level:
     """The level: every question with its answer."""
-    if usable_length(session.made.spec) < PADS + 2:
-        return Level("behaviour", "skipped", "the table of positions is too short to pad a row")
+    if steady_length(session.made.spec) < PADS + 2:
+        return Level("behaviour", "skipped", "there are too few places to pad a row")
     ours, theirs = session.pair(torch.float64)
     found = list(_findings(session, ours, theirs))
     wrong = [f"{finding.question}: {finding.figure}" for finding in found if not finding.good]
@@ -44,7 +44,7 @@ def behaviour(session: Session) -> Level:
 
 def _findings(session: Session, ours: Model, theirs: nn.Module) -> Iterator[Finding]:
     spec = session.made.spec
-    length = min(LENGTH, usable_length(spec) - PADS)
+    length = min(LENGTH, steady_length(spec) - PADS)
     generator = torch.Generator().manual_seed(7)
     rows_BT = tokens(spec, 3, length, generator)
     source_BS = sources(spec, 3, length, generator)

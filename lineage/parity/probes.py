@@ -52,6 +52,12 @@ def usable_length(spec: c.Model) -> int:
     return min((length for length in (*tables, *angles) if length is not None), default=ENDLESS)
 
 
+def steady_length(spec: c.Model) -> int:
+    """How many tokens it can take before angles hang on how long the call is, so that no prefix is like the whole."""
+    scalings = [node.component for node in graph.walk(spec) if isinstance(node.component, c.Dynamic | c.LongRope)]
+    return min((usable_length(spec), *(scaling.length for scaling in scalings)))
+
+
 def default_probes(spec: c.Model, seed: int = 0) -> list[Probe]:
     """Short, long (128), padded on both sides, and the full context: random tokens, the same for one spec and seed."""
     longest = usable_length(spec)
