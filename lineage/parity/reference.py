@@ -21,6 +21,8 @@ from lineage.parity.probes import Probe
 from lineage.parity.repairs import told_lengths
 from lineage.rules import Dialect, Reference
 
+LONGEST = "max_seq_len_cached"  # where code that stretches angles keeps the length of the longest call
+
 
 def choose(dialect: Dialect, spec: c.Model) -> Reference:
     """The reference's class that has the most of the model's parts: the first that asks for none that are missing."""
@@ -132,7 +134,16 @@ def load(
         parameter.data = parameter.data.bfloat16().to(parameter.dtype)
     if reference.deaf:
         told_lengths(model, reference.deaf)
+    for module in model.modules():
+        if any(name.endswith(LONGEST) for name in vars(module)):
+            module.register_forward_pre_hook(_forget)
     return model.eval()
+
+
+def _forget(module: nn.Module, arguments: Any) -> None:
+    """Angles that hang on a call's length are made for this call, and not for the longest that there has been."""
+    for name in [name for name in vars(module) if name.endswith(LONGEST)]:
+        setattr(module, name, 0)
 
 
 def _takes_pooler(kind: type) -> bool:

@@ -62,6 +62,8 @@ class Session:
         if self.device != "cpu":
             self.notes.append(f"both ran on {described(self.device)}")
         self.parameters = graph.parameters(self.made.spec)
+        if any(isinstance(node.component, c.Dynamic) for node in graph.walk(self.made.spec)):
+            self.faults.append("its dynamic angles stay those of the longest call; compared with that forgotten")
         outputs = self.reference.outputs
         seen = {"head": "logits" in outputs, "next_sentence": "next_sentence" in outputs}
         seen["pooler"] = "pooled" in outputs or seen["next_sentence"]
