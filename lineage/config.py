@@ -13,8 +13,10 @@ from lineage.errors import ArchitectureError
 from lineage.further_keys import HeatedKeys as HeatedKeys
 from lineage.further_keys import Numbers as Numbers
 from lineage.further_keys import PairedKeys as PairedKeys
+from lineage.further_keys import Present as Present
 from lineage.further_keys import Same as Same
 from lineage.further_keys import Spare as Spare
+from lineage.further_keys import ThetaWithin as ThetaWithin
 from lineage.further_keys import Twin as Twin
 from lineage.further_keys import UsualKeys as UsualKeys
 from lineage.further_keys import Within as Within

@@ -1,5 +1,6 @@
 """Kinds of config line that few formats need: lists of numbers, objects within the config, keys that repeat another."""
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -8,7 +9,7 @@ from lineage.errors import ArchitectureError
 from lineage.keys import MANY, Entry, Flag, Key, Size, brief
 from lineage.rotary_keys import RotaryKeys
 
-PAIR = ("short_mscale", "long_mscale")
+PAIR, THETA = ("short_mscale", "long_mscale"), "rope_theta"
 
 
 @dataclass(frozen=True)
@@ -166,3 +167,58 @@ class Within(Entry):
 
     def write(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         return {self.key: {key: value for entry in self.entries for key, value in entry.write(arguments).items()}}
+
+
+@dataclass(frozen=True)
+class ThetaWithin(Within):
+    """An object within the config that says theta too, where the reference reads another. elsewhere: its object.
+
+    The one within counts: the weights were trained with it.
+    """
+
+    elsewhere: str = ""
+
+    def consume(self, config: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+        inner = config.get(self.key)
+        if not isinstance(inner, dict) or THETA not in inner:
+            return super().consume(config)
+        theta = inner[THETA]
+        found, problems = super().consume({self.key: {key: value for key, value in inner.items() if key != THETA}})
+        if type(theta) not in (int, float) or not 0 < theta <= sys.float_info.max:
+            return {}, [*problems, f"{self.key}: {THETA} is {brief(theta)}; understood: a positive number"]
+        return found | {"theta": float(theta)}, problems
+
+    def repaired(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """The reference wants theta within, and takes the one elsewhere."""
+        inner = config.get(self.key) or {}
+        said = dict(config.get("rope_scaling") or config.get(self.elsewhere) or {})
+        taken = said.get(THETA, config.get(THETA, 10000.0))
+        if THETA not in inner:
+            return {self.key: inner | {THETA: taken}}
+        return (
+            {} if inner[THETA] == taken else {self.elsewhere: {"rope_type": "default"} | said | {THETA: inner[THETA]}}
+        )
+
+    def write(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Theta too, where it is not the usual one."""
+        lines = super().write(arguments)
+        if arguments["theta"] != 10000.0:
+            lines[self.key][THETA] = arguments["theta"]
+        return lines
+
+
+@dataclass(frozen=True)
+class Present(Key):
+    """A number that stands there or is null: one way or the other, and the default is the only number known."""
+
+    def fits(self, value: Any) -> bool:
+        return type(value) in (int, float) and value == self.default
+
+    def wanted(self) -> str:
+        return f"{brief(self.default)} or null"
+
+    def read(self, value: Any) -> dict[str, Any]:
+        return {self.argument: value is not None}
+
+    def write(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return {self.key: self.default if arguments[self.argument] else None}

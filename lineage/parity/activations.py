@@ -85,10 +85,11 @@ def _tapped(tap: Tap, binding: Mapping[str, str], base: str, path: str) -> Pair:
 
 @dataclass
 class Call:
-    """One call of a module: its tensors in and out, and our own module's arguments whole."""
+    """One call of a module: its tensors in and out, and our own module's arguments whole. last: of several out."""
 
     inputs: tuple[Tensor, ...]
     output: Tensor | None
+    last: Tensor | None
     arguments: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
 
 
@@ -120,7 +121,9 @@ class Recorder:
         )  # a shared module is called in turn
         tensors = tuple(value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
         value = tensor_of(output)  # a copy: some code clips or sums in place what a module gave
-        self.calls[path] = Call(tensors, None if value is None else value.clone(), (args, kwargs))
+        value = None if value is None else value.clone()
+        last = output[-1] if isinstance(output, tuple) and isinstance(output[-1], Tensor) else value
+        self.calls[path] = Call(tensors, value, last, (args, kwargs))
         self.order.append(path)
 
 
@@ -158,7 +161,9 @@ def _sorted(values: Sequence[Tensor]) -> Iterator[Tensor]:
 def their_value(pair: Pair, theirs: Recorder, prefix: str) -> Tensor | None:
     """The reference's value of a pair, cut as ours is; None if the reference has no such module."""
     call = find(theirs, pair.theirs, prefix)
-    value = None if call is None else (call.output if pair.at == "output" else next(iter(call.inputs), None))
+    if call is None:
+        return None
+    value = {"output": call.output, "logits": call.last}.get(pair.at, next(iter(call.inputs), None))
     if value is None or pair.part is None:
         return value if value is None else pair.turned(value)
     return value[..., list(pair.part)]

@@ -63,11 +63,12 @@ def trace(
         if pair.ours not in values:
             continue
         want = kept(values[pair.ours], probe)
-        have = kept(own.calls[pair.ours].output, probe)  # type: ignore[arg-type]
+        channels = slice(want.shape[-1] if pair.at == "logits" else None)  # a router of ours gives more
+        have = kept(own.calls[pair.ours].output[..., channels], probe)  # type: ignore[index]
         fed = () if pair.given else _fed(pair, values, reference, prefix)
         module = ours.get_submodule(pair.ours)
         again = _replay(module, own, pair.ours, fed, values.get(MEMORY)) if fed else have if pair.given else None
-        local = distance(kept(again, probe), want) if again is not None else None
+        local = distance(kept(again[..., channels], probe), want) if again is not None else None
         nodes.append(Node(pair.ours, pair.theirs, distance(have, want), local))
     wrong = [node for node in nodes if node.local is not None and not node.local <= limit]
     return Trace(
