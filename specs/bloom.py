@@ -33,7 +33,7 @@ def bloom(
     return replace(base, embed=embed, blocks=tuple(map(block, base.blocks)))
 
 
-TINY = {"vocab": 101, "width": 36, "layers": 3, "heads": 6}
+TINY = {"vocab": 101, "width": 60, "layers": 3, "heads": 12}  # slopes that no binary number is
 PUBLISHED = {
     "bloom": {},
     "bloom-560m": {"width": 1024, "layers": 24, "heads": 16},

@@ -101,8 +101,9 @@ class Alibi(nn.Module):
 
     def forward(self, context: Context, dtype: torch.dtype) -> Tensor:
         places_BS = context.counts_BS
-        rounded = torch.bfloat16 if self.spec.rounded else torch.promote_types(dtype, torch.float32)
-        slopes_H = torch.tensor(slopes(self.heads), device=places_BS.device).to(rounded)
+        exact = torch.promote_types(dtype, torch.float32)
+        rounded = torch.bfloat16 if self.spec.rounded else exact
+        slopes_H = torch.tensor(slopes(self.heads), dtype=exact, device=places_BS.device).to(rounded)
         bias_BHS = (slopes_H[:, None] * places_BS[:, None].to(rounded)).to(dtype) * self.spec.scale
         return bias_BHS[:, :, None]
 
