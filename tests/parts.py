@@ -3,157 +3,187 @@
 from hypothesis import strategies as st
 
 from lineage import components as c
-from lineage.feed_forward import NORMALISATIONS, SCORES
+from tests.pieces import (
+    ACTIVATIONS,
+    ALIBI,
+    BANDED,
+    BIDIRECTIONAL,
+    CAUSAL,
+    CHUNKED,
+    CLAMPS,
+    CONSECUTIVE,
+    DYNAMIC,
+    FEED_FORWARDS,
+    FLAGS,
+    LINEAR,
+    MASKED,
+    NORMS,
+    POSITIONS,
+    POSITIVE,
+    RMS_NORMS,
+    SINUSOIDS,
+    SIZES,
+    SKIPS,
+    TEMPERATURES,
+    YARN,
+    attentions,
+    experts,
+    groups,
+    latent_attentions,
+    layer_norms,
+    long_ropes,
+    maybe,
+    relative_biases,
+    rotaries,
+    routers,
+)
 
-SIZES = st.integers(1, 9)
-LAYER_NORMS = st.builds(c.LayerNorm, eps=st.floats(0, 1), bias=st.booleans())
-RMS_NORMS = st.builds(c.RMSNorm, eps=st.floats(0, 1), plus_one=st.booleans(), late=st.booleans())
-NORMS = LAYER_NORMS | RMS_NORMS
-ACTIVATIONS = st.sampled_from(c.ACTIVATIONS)
-CAUSAL = st.builds(c.Causal, window=st.none() | SIZES)
-MASKS = CAUSAL | st.just(c.Bidirectional())
-SKIPS = st.builds(c.SkipPadding, pad=st.integers(0, 4))
-IDS = st.just(c.Consecutive()) | SKIPS
-POSITIONS = st.builds(c.LearnedPositions, length=st.integers(6, 20), ids=IDS)
+Draw = st.DrawFn
+
+# Blocks
+
+
+@st.composite
+def residuals(draw: Draw, body: st.SearchStrategy, parallel: bool = False) -> c.Residual:
+    before = draw(maybe(NORMS))
+    return c.Residual(
+        body=draw(body),
+        norm_input=before,
+        norm_branch=draw(maybe(NORMS)),
+        norm_sum=None if parallel else draw(maybe(NORMS)),
+        scale=draw(maybe(POSITIVE)),
+        normed=before is not None and not parallel and draw(FLAGS),
+    )
+
+
+@st.composite
+def blocks(draw: Draw, heads: int | None = None, cross: bool = False) -> c.Block:
+    parallel = not cross and draw(FLAGS)
+    body = attentions() | latent_attentions() if heads is None else attentions(heads)
+    return c.Block(
+        attention=draw(residuals(body, parallel)),
+        mlp=draw(residuals(FEED_FORWARDS | experts(), parallel)),
+        cross=draw(residuals(attentions(cross=True))) if cross else None,
+        parallel=parallel,
+        norm_input=draw(maybe(NORMS)) if parallel else None,
+        stream_first=parallel and draw(FLAGS),
+    )
+
+
+# Both ends
+
 SEGMENTS = st.builds(c.Segments, count=SIZES)
-FEED_FORWARDS = st.builds(
-    c.FeedForward, width=SIZES, activation=ACTIVATIONS, bias=st.booleans(), gated=st.booleans()
-)  # fmt: skip
-POSITIVE = st.floats(0.1, 1e6)
-LINEAR = st.builds(c.Linear, factor=POSITIVE)
-DYNAMIC = st.builds(c.Dynamic, factor=POSITIVE, length=SIZES)
-BANDED = st.builds(c.Banded, factor=POSITIVE, low=POSITIVE, high=POSITIVE, length=SIZES)
-YARN = st.builds(
-    c.Yarn, factor=POSITIVE, length=SIZES, fast=POSITIVE, slow=POSITIVE, whole=st.booleans(),
-    attention=st.none() | POSITIVE,
-)  # fmt: skip
-SCALINGS = LINEAR | DYNAMIC | BANDED | YARN
-TRANSFORMS = st.builds(c.Transform, activation=ACTIVATIONS, norm=NORMS)
+PROJECTIONS = st.builds(c.Projection, width=SIZES, bias=FLAGS)
 CLASSIFIERS = st.builds(c.Classifier, classes=SIZES)
 
 
-def maybe(strategy: st.SearchStrategy) -> st.SearchStrategy:
-    return st.none() | strategy
-
-
-def rotaries(widest: int = 8) -> st.SearchStrategy:
-    return st.builds(
-        c.Rotary, theta=POSITIVE, width=st.integers(1, widest // 2).map(lambda half: 2 * half),
-        pairing=st.sampled_from(["halves", "neighbours"]), scaling=maybe(SCALINGS),
-    )  # fmt: skip
+def transforms(width: st.SearchStrategy) -> st.SearchStrategy:
+    return st.builds(c.Transform, activation=ACTIVATIONS, norm=NORMS, width=width)
 
 
 @st.composite
-def routers(draw: st.DrawFn) -> c.Router:
-    top_k = draw(st.integers(1, 4))
-    return c.Router(
-        experts=draw(st.integers(top_k, 9)),
-        top_k=top_k,
-        score=draw(st.sampled_from(SCORES)),
-        normalise=draw(st.sampled_from(NORMALISATIONS)),
-        rounded=draw(st.booleans()),
-    )
-
-
-EXPERTS = st.builds(c.Experts, router=routers(), width=SIZES, activation=ACTIVATIONS)
-
-
-@st.composite
-def attentions(draw: st.DrawFn) -> c.Attention:
-    kv_heads, width = draw(SIZES), draw(SIZES)
-    return c.Attention(
-        heads=kv_heads * draw(st.integers(1, 4)),
-        kv_heads=kv_heads,
-        head_width=width,
-        mask=draw(MASKS),
-        bias=draw(st.booleans()),
-        output_bias=draw(st.booleans()),
-        scale=draw(maybe(st.floats(0, 2))),
-        rotary=draw(maybe(rotaries(width))) if width > 1 else None,
-        query_norm=draw(maybe(NORMS)),
-        key_norm=draw(maybe(NORMS)),
-        softcap=draw(maybe(POSITIVE)),
-    )
-
-
-def residuals(body: st.SearchStrategy) -> st.SearchStrategy:
-    return st.builds(
-        c.Residual, body=body, norm_input=maybe(NORMS), norm_branch=maybe(NORMS), norm_sum=maybe(NORMS)
-    )  # fmt: skip
-
-
-BODIES = FEED_FORWARDS | EXPERTS
-
-
-@st.composite
-def blocks(draw: st.DrawFn) -> c.Block:
-    attention, mlp = draw(residuals(attentions())), draw(residuals(BODIES))
-    parallel = draw(st.booleans()) and not (attention.norm_sum or mlp.norm_sum)
-    return c.Block(attention=attention, mlp=mlp, parallel=parallel)
-
-
-BLOCKS = blocks()
-
-
-@st.composite
-def embeds(draw: st.DrawFn) -> c.Embed:
-    vocab = draw(SIZES)
+def embeds(draw: Draw, encoder: c.Embed | None = None) -> c.Embed:
+    """encoder: whose table it may share, and whose stream's width it has."""
+    tied = encoder is not None and draw(FLAGS)
+    vocab, width = (encoder.vocab, encoder.width) if encoder and tied else (draw(SIZES), draw(SIZES))
+    projection = draw(maybe(PROJECTIONS))
+    if encoder:
+        projection = None if width == encoder.stream else c.Projection(width=encoder.stream, bias=draw(FLAGS))
+    scale = draw(maybe(POSITIVE))
     return c.Embed(
         vocab=vocab,
-        width=draw(SIZES),
+        width=width,
         padding=draw(maybe(st.integers(0, vocab - 1))),
-        positions=draw(maybe(POSITIONS)),
+        positions=draw(maybe(POSITIONS | SINUSOIDS)),
         segments=draw(maybe(SEGMENTS)),
         norm=draw(maybe(NORMS)),
-        scale=draw(maybe(POSITIVE)),
+        scale=scale,
+        rounded=scale is None or draw(FLAGS),
+        projection=projection,
+        early=projection is not None and draw(FLAGS),
+        tied=tied,
     )
 
 
-def heads(vocab: int) -> st.SearchStrategy:
-    return st.builds(
-        c.Head, vocab=st.just(vocab), tied=st.booleans(), bias=st.booleans(), transform=maybe(TRANSFORMS),
-        softcap=maybe(POSITIVE),
-    )  # fmt: skip
+@st.composite
+def heads(draw: Draw, embed: c.Embed) -> c.Head:
+    """A head over this stream; tied, it meets the table in the table's width."""
+    tied, kind = draw(FLAGS), draw(st.sampled_from(["transform", "projection", None]))
+    narrow = embed.width != embed.stream
+    if tied and narrow and kind is None:
+        kind = "projection"
+    width = st.just(embed.width) if tied and (narrow or kind == "projection") else SIZES
+    usual = st.none() if not (tied and narrow) else width
+    part = {"transform": transforms(usual if tied else maybe(width)), "projection": st.builds(
+        c.Projection, width=width, bias=FLAGS)}  # fmt: skip
+    return c.Head(
+        vocab=embed.vocab if tied else draw(SIZES),
+        tied=tied,
+        bias=draw(FLAGS),
+        scale=draw(maybe(POSITIVE)),
+        softcap=draw(maybe(POSITIVE)),
+        **({kind: draw(part[kind])} if kind else {}),
+    )
 
 
 @st.composite
-def models(draw: st.DrawFn) -> c.Model:
-    embed = draw(embeds())
-    runs = draw(st.lists(st.tuples(BLOCKS, st.integers(1, 3)), min_size=1, max_size=3))
-    pooler = draw(maybe(st.just(c.Pooler())))
+def models(draw: Draw, encoder: bool = False) -> c.Model:
+    """encoder: whether it is one, and so has no heads; else it may have one."""
+    source = None if encoder or draw(st.integers(0, 3)) else draw(models(True))
+    embed = draw(embeds(source and source.embed))
+    bias = draw(maybe(relative_biases(draw(st.integers(1, 4)))))
+    each = blocks(bias and bias.heads, source is not None)
+    runs = draw(st.lists(st.tuples(each, st.integers(1, 3)), min_size=1, max_size=2))
+    stack = tuple(block for block, count in runs for _ in range(count))
+    pooler = None if encoder else draw(maybe(st.just(c.Pooler())))
+    extra = draw(st.lists(st.integers(0, len(stack) - 1), min_size=1, max_size=3))
     return c.Model(
+        encoder=source,
         embed=embed,
-        blocks=tuple(block for block, count in runs for _ in range(count)),
+        blocks=stack,
+        order=draw(st.sampled_from([None, (*extra, *range(len(stack)))])),
+        position_bias=bias,
         norm=draw(maybe(NORMS)),
-        head=draw(maybe(heads(embed.vocab))),
+        head=None if encoder else draw(maybe(heads(embed))),
         pooler=pooler,
         next_sentence=draw(maybe(CLASSIFIERS)) if pooler else None,
     )
 
 
 PARTS: dict[type[c.Component], st.SearchStrategy] = {
-    c.LayerNorm: LAYER_NORMS,
+    c.LayerNorm: layer_norms(2),
     c.RMSNorm: RMS_NORMS,
     c.Linear: LINEAR,
     c.Dynamic: DYNAMIC,
     c.Banded: BANDED,
     c.Yarn: YARN,
+    c.LongRope: long_ropes(2),
     c.Rotary: rotaries(),
-    c.Router: routers(),
-    c.Experts: EXPERTS,
-    c.Causal: CAUSAL,
-    c.Bidirectional: st.just(c.Bidirectional()),
-    c.Consecutive: st.just(c.Consecutive()),
+    c.Consecutive: CONSECUTIVE,
     c.SkipPadding: SKIPS,
+    c.SkipMasked: MASKED,
     c.LearnedPositions: POSITIONS,
-    c.Segments: SEGMENTS,
-    c.Embed: embeds(),
-    c.Attention: attentions(),
+    c.Sinusoids: SINUSOIDS,
+    c.Causal: CAUSAL,
+    c.Bidirectional: BIDIRECTIONAL,
+    c.Chunked: CHUNKED,
+    c.Alibi: ALIBI,
+    c.RelativeBias: relative_biases(),
+    c.Temperature: TEMPERATURES,
+    c.Attention: attentions() | attentions(cross=True),
+    c.LatentAttention: latent_attentions(),
     c.FeedForward: FEED_FORWARDS,
-    c.Residual: residuals(attentions() | BODIES),
-    c.Block: BLOCKS,
-    c.Transform: TRANSFORMS,
-    c.Head: heads(7),
+    c.Clamp: CLAMPS,
+    c.Groups: groups().map(lambda drawn: drawn[0]),
+    c.Router: routers(),
+    c.Experts: experts(),
+    c.Residual: residuals(attentions() | latent_attentions() | FEED_FORWARDS | experts()),
+    c.Block: blocks() | blocks(2, True),
+    c.Segments: SEGMENTS,
+    c.Projection: PROJECTIONS,
+    c.Embed: embeds(),
+    c.Transform: transforms(maybe(SIZES)),
+    c.Head: embeds().flatmap(heads),
     c.Pooler: st.just(c.Pooler()),
     c.Classifier: CLASSIFIERS,
     c.Model: models(),

@@ -70,15 +70,18 @@ def at(model: c.Model, path: str) -> Any:
     return found
 
 
+STREAM = (c.Block, c.Residual, c.Attention, c.LatentAttention, c.FeedForward, c.Experts, c.Router, c.Head, c.Pooler)
+
+
 @given(models())
 def test_paths_and_tensors_are_unique_and_lead_to_their_component(model: c.Model) -> None:
     nodes = list(graph.walk(model))
     assert len({node.path for node in nodes}) == len(nodes)
     assert all(at(model, node.path) is node.component for node in nodes)
-    heads = {f"{node.path}.": node.component.head_width for node in nodes if type(node.component) is c.Attention}
-    for node in (node for node in nodes if node.path):  # what is inside an attention works on one head's channels
-        inside = [width for path, width in heads.items() if node.path.startswith(path)]
-        assert node.width == (inside[0] if inside else model.embed.width)
+    for node in nodes:
+        if isinstance(node.component, STREAM):
+            owner = at(model, "encoder") if node.path.startswith("encoder.") else model
+            assert node.width == owner.embed.stream
     named = [
         (f"{node.path}.{name}".lstrip("."), shape)
         for node in nodes
