@@ -31,6 +31,7 @@ HUGGINGFACE = Dialect(
                 Size("kv_n_heads", "kv_heads", 1),
                 Number("clip_qkv", "clip", None, positive=True),
             ),
+            needs={"clip_qkv": 1e30},  # its code clips by null
             elsewhere="rope_parameters",
         ),
         Within(

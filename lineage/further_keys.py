@@ -99,7 +99,7 @@ class PairedKeys(RotaryKeys):
         given = config.get(key)
         if not isinstance(given, dict) or given.get("rope_type", given.get("type", "default")) == "default":
             return super().consume(config)
-        pair = [given.get(name) for name in PAIR]
+        pair: list[Any] = [given.get(name) for name in PAIR]
         inner = {name: value for name, value in given.items() if name not in PAIR}
         found, problems = super().consume({**config, key: inner})
         problems += [
@@ -142,10 +142,12 @@ class HeatedKeys(RotaryKeys):
 class Within(Entry):
     """An object in the config with keys of its own. entries: these.
 
-    Keys within that no entry reads are refused: nothing tells whether they matter.
+    Keys within that no entry reads are refused: nothing tells whether they matter. needs: what the reference must be
+    given for keys that are missing or null, on which its code fails.
     """
 
     entries: tuple[Entry, ...]
+    needs: Mapping[str, Any] = field(default_factory=dict)
 
     def wrong(self, value: Any) -> str | None:
         return None if value is None or isinstance(value, dict) else "an object"
@@ -167,6 +169,11 @@ class Within(Entry):
 
     def write(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         return {self.key: {key: value for entry in self.entries for key, value in entry.write(arguments).items()}}
+
+    def repaired(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        inner = config.get(self.key) or {}
+        lacking = {key: value for key, value in self.needs.items() if inner.get(key) is None}
+        return {self.key: {**inner, **lacking}} if lacking else {}
 
 
 @dataclass(frozen=True)
@@ -190,14 +197,15 @@ class ThetaWithin(Within):
 
     def repaired(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """The reference wants theta within, and takes the one elsewhere."""
-        inner = config.get(self.key) or {}
+        lines = super().repaired(config)
+        inner = lines.get(self.key, config.get(self.key) or {})
         said = dict(config.get("rope_scaling") or config.get(self.elsewhere) or {})
         taken = said.get(THETA, config.get(THETA, 10000.0))
         if THETA not in inner:
             return {self.key: inner | {THETA: taken}}
-        return (
-            {} if inner[THETA] == taken else {self.elsewhere: {"rope_type": "default"} | said | {THETA: inner[THETA]}}
-        )
+        if inner[THETA] == taken:
+            return lines
+        return lines | {self.elsewhere: {"rope_type": "default", **said, THETA: inner[THETA]}}
 
     def write(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Theta too, where it is not the usual one."""

@@ -1,4 +1,4 @@
-"""DBRX (Databricks, 2024): sixteen experts, four of them a token, with LayerNorm and clipped queries, keys and values."""
+"""DBRX (Databricks, 2024): sixteen experts, four of them a token, LayerNorm, clipped queries, keys and values."""
 
 from dataclasses import replace
 from typing import Any

@@ -19,8 +19,8 @@ def _tell(module: nn.Module) -> None:
     frequencies: Any = module.rope_init_fn
 
     def note(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        positions = kwargs.get("position_ids", args[1] if len(args) > 1 else None)
+        positions: Any = kwargs.get("position_ids", args[1] if len(args) > 1 else None)
         lengths[:] = [int(positions.max()) + 1]
 
     module.register_forward_pre_hook(note, with_kwargs=True)
-    module.rope_init_fn = lambda config: frequencies(config, seq_len=lengths[0])
+    module.rope_init_fn = lambda config: frequencies(config, seq_len=lengths[0])  # type: ignore[assignment]
