@@ -116,10 +116,12 @@ def heads(draw: Draw, embed: c.Embed) -> c.Head:
     usual = st.none() if not (tied and narrow) else width
     part = {"transform": transforms(usual if tied else maybe(width)), "projection": st.builds(
         c.Projection, width=width, bias=FLAGS)}  # fmt: skip
+    bias = draw(FLAGS)
     return c.Head(
         vocab=embed.vocab if tied else draw(SIZES),
         tied=tied,
-        bias=draw(FLAGS),
+        bias=bias,
+        late=bias and draw(FLAGS),
         scale=draw(maybe(POSITIVE)),
         softcap=draw(maybe(POSITIVE)),
         **({kind: draw(part[kind])} if kind else {}),
