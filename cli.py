@@ -1,21 +1,16 @@
 """The command line: parse, call lineage, print."""
 
-import json
 import os
 import platform
-import signal
 import sys
-import time
-import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Any, TypeVar
 
 import click
+from lineage.terminal import run, say, say_json
 
 import lineage
-from lineage.errors import LineageError, ResourceError, SourceError, UsageError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -39,23 +34,6 @@ Exit codes
 @click.version_option(lineage.__version__, prog_name="lineage")
 def cli() -> None:
     """Convert transformer checkpoints to unified modules, prove the result, and show what they are made of."""
-
-
-def say(lines: Iterable[str]) -> None:
-    """Print lines to stdout; a reader that has gone away is no error."""
-    from lineage.render.text import plain
-
-    try:
-        for line in lines:
-            print(plain(line, sys.stdout.encoding or "utf-8").replace("\n", "\\n"))
-        sys.stdout.flush()
-    except (BrokenPipeError, ValueError, OSError):
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (kept open until exit, so that the flush there finds it)
-
-
-def say_json(data: Mapping[str, Any]) -> None:
-    """Print one JSON document to stdout."""
-    say(json.dumps(data, indent=2, ensure_ascii=True).splitlines())
 
 
 PATH = click.Path(path_type=Path)
@@ -251,74 +229,9 @@ def env(as_json: bool) -> None:
     say_json({"schema": "lineage.env/1", **found}) if as_json else say(text.environment(found))
 
 
-def _stopper() -> Callable[[int, FrameType | None], None]:
-    """Ends the run by an exception. Signals of haste, two seconds or less apart, do not disturb the clean-up."""
-    last = -float("inf")
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        nonlocal last
-        patient = time.monotonic() > last + 2
-        last = time.monotonic()
-        if patient:
-            raise SystemExit(128 + number)
-
-    return stop
-
-
-def _complain(error: LineageError) -> int:
-    """An error as text on stderr, or as JSON on stdout where that was asked for. Returns its exit code."""
-    if "--json" in sys.argv:
-        say_json({"error": error.to_dict()})
-        return error.exit_code
-    from lineage.render.text import plain
-
-    lines = [f"error[{error.code}]: {error.message} (exit {error.exit_code})", *(f"  {fact}" for fact in error.facts)]
-    if error.hint:
-        lines.append(f"help: {error.hint}")
-    for line in lines:
-        click.echo(plain(line, sys.stderr.encoding or "utf-8").replace("\n", "\\n"), err=True)
-    return error.exit_code
-
-
-def _run() -> int:
-    """Run the command line; every outcome has its exit code (see `lineage --help`)."""
-    try:
-        return cli(standalone_mode=False) or 0
-    except LineageError as error:
-        return _complain(error)
-    except click.ClickException as error:
-        if "--json" in sys.argv:
-            return _complain(UsageError(error.format_message()))
-        error.show()
-        return error.exit_code
-    except MemoryError:
-        return _complain(ResourceError("not enough memory"))
-    except Exception as error:
-        if os.environ.get("LINEAGE_DEBUG"):
-            traceback.print_exc()
-        if isinstance(error, OSError) and error.filename:  # the user's files, not our fault
-            return _complain(SourceError(f"{error.filename}: {error.strerror}"))
-        fault = f"{type(error).__name__}: {str(error)[:200]}"
-        return _complain(LineageError(fault, hint="a fault of lineage; LINEAGE_DEBUG=1 shows where"))
-
-
 def main() -> None:
-    """The command. A signal that asks it to stop lets it clean up first; one that is ignored stays so."""
-    heeded = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
-    stop = _stopper()
-    for number in heeded:
-        signal.signal(number, stop)
-    if "--json" in sys.argv or "CI" in os.environ or not sys.stderr.isatty():
-        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    try:
-        code = _run()
-    except SystemExit as ending:
-        for number in heeded:
-            signal.signal(number, signal.SIG_IGN)  # all is done; impatience shall not change the exit code
-        if isinstance(ending.code, int) and ending.code > 128:
-            click.echo("interrupted; nothing was left half-written", err=True)
-        raise
-    sys.exit(code)
+    """The command, as it is installed."""
+    run(cli)
 
 
 if __name__ == "__main__":

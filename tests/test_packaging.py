@@ -56,7 +56,15 @@ def test_sdist_holds_everything(built: Path) -> None:
     (archive,) = built.glob("*.tar.gz")
     with tarfile.open(archive) as tar:
         names = {name.partition("/")[2] for name in tar.getnames()}
-    assert {"LICENSE", "README.md", "pyproject.toml", "constraints.txt", "hatch_build.py", "cli.py"} <= names
+    assert {
+        "LICENSE",
+        "README.md",
+        "pyproject.toml",
+        "constraints.txt",
+        "hatch_build.py",
+        "cli.py",
+        "terminal.py",
+    } <= names
     top = {name.partition("/")[0] for name in names}
     assert {"lineage", "specs", "converters", "tests", "examples"} <= top
     assert not top & {".venv", ".git", "build", "dist"}
@@ -73,7 +81,7 @@ def test_wheel_holds_one_package(built: Path) -> None:
     sources = {
         path.relative_to(ROOT).as_posix() for top in ("specs", "converters") for path in (ROOT / top).rglob("*.py")
     }
-    assert {"lineage/cli.py", *(f"lineage/{source}" for source in sources)} <= set(names)
+    assert {"lineage/cli.py", "lineage/terminal.py", *(f"lineage/{source}" for source in sources)} <= set(names)
 
 
 def test_wheel_works_away_from_the_checkout(installed: Path) -> None:

@@ -15,7 +15,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PATHS = [ROOT / "cli.py", *(path for top in ("lineage", "specs", "converters") for path in (ROOT / top).rglob("*.py"))]
+COMMAND = ("cli.py", "terminal.py")
+PATHS = [
+    *(ROOT / name for name in COMMAND),
+    *(path for top in ("lineage", "specs", "converters") for path in (ROOT / top).rglob("*.py")),
+]
 SOURCES = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in sorted(PATHS)}
 STEMS = {Path(path).stem for path in SOURCES if path.startswith(("specs/", "converters/"))}
 FAMILIES = {stem for stem in STEMS - {"__init__", "common"} if len(stem) > 2}
@@ -23,7 +27,7 @@ FAMILIES = {stem for stem in STEMS - {"__init__", "common"} if len(stem) > 2}
 MAY_IMPORT = {  # specs and converters also their siblings, by relative import
     "specs": {"lineage.components", "math", "typing", "dataclasses", "collections.abc"},
     "converters": {"lineage.config", "lineage.rules", *sys.stdlib_module_names},
-    "cli.py": {"lineage", "click", *sys.stdlib_module_names},
+    **{name: {"lineage", "click", *sys.stdlib_module_names} for name in COMMAND},
 }
 TENSORS = {"modules", "parity"}  # parts of lineage that load torch when imported
 MAY_LOAD = {"torch": TENSORS, "lineage.modules": TENSORS, "lineage.parity": TENSORS, "huggingface_hub": {"checkpoint"}}
@@ -54,12 +58,12 @@ def forbidden(path: str, name: str, level: int, late: bool) -> bool:
     if re.match(r"lineage\.(specs|converters)\.", name):  # only the catalog finds them, and by looking
         return True
     if top in MAY_IMPORT:
-        return not (within(name, MAY_IMPORT[top]) if level == 0 else level == 1 and top != "cli.py")
+        return not (within(name, MAY_IMPORT[top]) if level == 0 else level == 1 and top not in COMMAND)
     part = rest.partition("/")[0]
     if late and within(name, {key for key, parts in MAY_LOAD_LATE.items() if part in parts} | {"lineage"}):
         return False
     barred = {key for key, parts in MAY_LOAD.items() if part not in parts}
-    return within(name, barred | {"transformers", "cli", "specs", "converters"})
+    return within(name, barred | {"transformers", "cli", "terminal", "specs", "converters"})
 
 
 def words(text: str) -> str:

@@ -1,0 +1,108 @@
+"""How the command starts, speaks and ends: text or JSON on stdout, complaints, signals, exit codes."""
+
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
+from types import FrameType
+from typing import Any
+
+import click
+
+from lineage.errors import LineageError, ResourceError, SourceError, UsageError
+
+
+def say(lines: Iterable[str]) -> None:
+    """Print lines to stdout; a reader that has gone away is no error."""
+    from lineage.render.text import plain
+
+    try:
+        for line in lines:
+            print(plain(line, sys.stdout.encoding or "utf-8").replace("\n", "\\n"))
+        sys.stdout.flush()
+    except (BrokenPipeError, ValueError, OSError):
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (kept open until exit, so that the flush there finds it)
+
+
+def say_json(data: Mapping[str, Any]) -> None:
+    """Print one JSON document to stdout."""
+    say(json.dumps(data, indent=2, ensure_ascii=True).splitlines())
+
+
+def _stopper() -> Callable[[int, FrameType | None], None]:
+    """Ends the run by an exception. Signals of haste, two seconds or less apart, do not disturb the clean-up."""
+    last = -float("inf")
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        nonlocal last
+        patient = time.monotonic() > last + 2
+        last = time.monotonic()
+        if patient:
+            raise SystemExit(128 + number)
+
+    return stop
+
+
+def json_wanted() -> bool:
+    """Whether the user asked for JSON, in either spelling: an error is JSON then too."""
+    return bool({"--json", "--format=json"} & set(sys.argv)) or ("--format", "json") in pairwise(sys.argv)
+
+
+def _complain(error: LineageError) -> int:
+    """An error as text on stderr, or as JSON on stdout where that was asked for. Returns its exit code."""
+    if json_wanted():
+        say_json({"error": error.to_dict()})
+        return error.exit_code
+    from lineage.render.text import plain
+
+    lines = [f"error[{error.code}]: {error.message} (exit {error.exit_code})", *(f"  {fact}" for fact in error.facts)]
+    if error.hint:
+        lines.append(f"help: {error.hint}")
+    for line in lines:
+        click.echo(plain(line, sys.stderr.encoding or "utf-8").replace("\n", "\\n"), err=True)
+    return error.exit_code
+
+
+def _outcome(command: click.Command) -> int:
+    """Run the command line; every outcome has its exit code (see `lineage --help`)."""
+    try:
+        return command(standalone_mode=False) or 0
+    except LineageError as error:
+        return _complain(error)
+    except click.ClickException as error:
+        if json_wanted():
+            return _complain(UsageError(error.format_message()))
+        error.show()
+        return error.exit_code
+    except MemoryError:
+        return _complain(ResourceError("not enough memory"))
+    except Exception as error:
+        if os.environ.get("LINEAGE_DEBUG"):
+            traceback.print_exc()
+        if isinstance(error, OSError) and error.filename:  # the user's files, not our fault
+            return _complain(SourceError(f"{error.filename}: {error.strerror}"))
+        fault = f"{type(error).__name__}: {str(error)[:200]}"
+        return _complain(LineageError(fault, hint="a fault of lineage; LINEAGE_DEBUG=1 shows where"))
+
+
+def run(command: click.Command) -> None:
+    """Run the command and exit. A signal that asks it to stop lets it clean up first; one that is ignored stays so."""
+    heeded = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
+    stop = _stopper()
+    for number in heeded:
+        signal.signal(number, stop)
+    if json_wanted() or "CI" in os.environ or not sys.stderr.isatty():
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    try:
+        code = _outcome(command)
+    except SystemExit as ending:
+        for number in heeded:
+            signal.signal(number, signal.SIG_IGN)  # all is done; impatience shall not change the exit code
+        if isinstance(ending.code, int) and ending.code > 128:
+            click.echo("interrupted; nothing was left half-written", err=True)
+        raise
+    sys.exit(code)
