@@ -163,6 +163,10 @@ class Tap:
     feeds: tuple[str, ...] = ()
     heads_first: bool = False
 
+    @property
+    def entries(self) -> tuple[str, ...]:
+        return (self.entry,) if isinstance(self.entry, str) else self.entry or ()
+
 
 @dataclass(frozen=True)
 class Reference:

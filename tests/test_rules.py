@@ -21,7 +21,7 @@ HOLES["e"] = HOLES["i"]
 def templates(dialect: Dialect) -> set[str]:
     """Every template of a dialect, on both sides."""
     rules = [name for rule in (*dialect.tensors, *dialect.memory) for name in (*rule.sources, *rule.targets)]
-    taps = [name for tap in dialect.taps for name in (tap.source, tap.target, tap.entry, *tap.feeds) if name]
+    taps = [name for tap in dialect.taps for name in (tap.source, tap.target, *tap.entries, *tap.feeds) if name]
     copies = [name for copy in dialect.copies for name in (copy.source, copy.of)]
     return {*rules, *taps, *copies, *(drop.source for drop in dialect.drops), *(name for f in dialect.finds for name in f.sources)}
 

@@ -78,9 +78,8 @@ def _tapped(tap: Tap, binding: Mapping[str, str], base: str, path: str) -> Pair:
     def full(name: str) -> str:
         return fill(name, binding, base)
 
-    entries = (tap.entry,) if isinstance(tap.entry, str) else tap.entry or ()
     feeds = tuple(full(feed) for feed in tap.feeds)
-    return Pair(path, full(tap.source), tap.at, tuple(map(full, entries)), feeds, heads_first=tap.heads_first)
+    return Pair(path, full(tap.source), tap.at, tuple(map(full, tap.entries)), feeds, heads_first=tap.heads_first)
 
 
 @dataclass
