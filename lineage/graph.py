@@ -6,7 +6,7 @@ the component in the spec, the module at run time, and the prefix of its tensors
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from itertools import groupby
 from typing import Any
 
@@ -73,7 +73,10 @@ def _fold(part: Any, count: int) -> Any:
 
 
 def from_json(data: Any) -> Any:
-    """The inverse of `to_json`. Raises FileDamaged for a component, field or value that the vocabulary lacks."""
+    """The inverse of `to_json`. Raises FileDamaged for a component, field or value that the vocabulary lacks.
+
+    A field that has a default may be missing: the file is older than the field.
+    """
     if isinstance(data, list):
         return tuple(part for item in data for part in _unfold(item))
     if not isinstance(data, dict):
@@ -84,7 +87,8 @@ def from_json(data: Any) -> Any:
             f"spec: unknown component {data.get('component')!r}", hint="was it written by a newer version?"
         )
     values = {name: from_json(value) for name, value in data.items() if name != "component"}
-    if odd := set(values) ^ {f.name for f in fields(kind)}:  # type: ignore[arg-type]
+    known = {f.name: f.default is MISSING and f.default_factory is MISSING for f in fields(kind)}  # type: ignore[arg-type]
+    if odd := (values.keys() - known) | {name for name, needed in known.items() if needed and name not in values}:
         raise FileDamaged(f"spec: {kind.__name__} has not exactly the fields it should: {', '.join(sorted(odd))}")
     try:
         return kind(**values)

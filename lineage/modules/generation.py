@@ -44,10 +44,11 @@ class Choice:
                 "top_k, top_p and seed are of draws: give a temperature", hint="temperature 1 changes nothing"
             )
 
-    def scores(self, logits_BV: Tensor, ids_BT: Tensor) -> Tensor:
-        """The logits that tokens are chosen by; -∞ for those that are out."""
+    def scores(self, logits_BV: Tensor, ids_BT: Tensor, mask_BT: Tensor | None = None) -> Tensor:
+        """The logits that tokens are chosen by; -∞ for those that are out. mask_BT: padding was not there."""
         scores_BV = logits_BV.float() if logits_BV.dtype != torch.float64 else logits_BV
         if self.repetition != 1.0:
+            ids_BT = ids_BT if mask_BT is None else torch.where(mask_BT.bool(), ids_BT, ids_BT[:, -1:])
             there_BT = scores_BV.gather(1, ids_BT)
             there_BT = torch.where(there_BT < 0, there_BT * self.repetition, there_BT / self.repetition)
             scores_BV = scores_BV.scatter(1, ids_BT, there_BT)
@@ -102,7 +103,7 @@ def stream(
         if start is not None:
             called = {f"decoder_{name}": value for name, value in called.items()} | given
         logits_BV = model(**called, cache=cache, last=1).logits[:, -1]
-        scores_BV = choice.scores(logits_BV, ids_BT)
+        scores_BV = choice.scores(logits_BV, ids_BT, mask_BT)
         if choice.temperature is None:
             next_B = scores_BV.argmax(-1)
         else:

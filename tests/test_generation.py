@@ -1,0 +1,189 @@
+"""The cache and generation: what is kept gives what a whole forward gives, and the tokens are the reference's."""
+
+import json
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+
+import lineage
+from lineage import catalog
+from lineage import components as c
+from lineage.errors import UsageError
+from lineage.modules.cache import Cache
+from lineage.modules.generation import Choice, check_generates, generate
+from lineage.modules.model import Model, build
+from lineage.parity.tiny import spread, tiny, write_tiny
+from tests.handmade import main
+
+LENGTH, NEW = 20, 12
+CUTS = {"prompt, then one by one": [9] + [1] * 11, "one by one": [1] * 20, "pieces": [5, 1, 7, 1, 6], "whole": [20]}
+
+
+def spec_of(kind: str, **arguments: object) -> c.Model:
+    _, dialect, chosen = tiny(kind, **arguments)
+    return catalog.families()[dialect.spec].function(**chosen)
+
+
+def generates(kind: str) -> bool:
+    try:
+        check_generates(spec_of(kind))
+    except UsageError:
+        return False
+    return True
+
+
+KINDS = sorted(kind for kind in catalog.dialects() if generates(kind))
+
+
+def model_of(kind: str, **arguments: object) -> Model:
+    spec = spec_of(kind, **arguments)
+    model = build(spec, "cpu", torch.float64)
+    model.load_state_dict({name: tensor.double() for name, tensor in spread(spec).items()})
+    return model
+
+
+def given(model: Model, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+    if model.spec.encoder is None:
+        return {"input_ids": ids}
+    return {"input_ids": torch.arange(7, 14).expand(len(ids), 7), "decoder_input_ids": ids}
+
+
+@pytest.mark.parametrize("fixed", [False, True], ids=["growing", "fixed"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_kept_gives_what_the_whole_gives(kind: str, fixed: bool) -> None:
+    model = model_of(kind)
+    ids = torch.randint(5, model.spec.embed.vocab, (2, LENGTH), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        want = model(**given(model, ids)).logits
+        for cuts in CUTS.values():
+            cache = Cache(model.spec, 64, fixed)
+            pieces = [model(**given(model, piece), cache=cache).logits for piece in ids.split(cuts, 1)]
+            assert (torch.cat(pieces, 1) - want).abs().max() <= 1e-11 * want.abs().max()
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if spec_of(kind).encoder is None])
+def test_rows_padded_on_the_left(kind: str) -> None:
+    model = model_of(kind)
+    ids = torch.randint(5, model.spec.embed.vocab, (2, LENGTH), generator=torch.Generator().manual_seed(2))
+    keep = torch.ones_like(ids)
+    keep[0, :6] = 0
+    places = (keep.cumsum(1) - 1).clamp(min=0)
+    with torch.no_grad():
+        want = model(ids, keep, places).logits
+        cache, at, pieces = Cache(model.spec, 64), 0, []
+        for count in [9] + [1] * 11:
+            now = slice(at, at + count)
+            pieces.append(model(ids[:, now], keep[:, : at + count], places[:, now], cache=cache).logits)
+            at += count
+    apart = (torch.cat(pieces, 1) - want)[keep.bool()].abs().max()
+    assert apart <= 1e-11 * want.abs().max()
+
+
+@pytest.mark.parametrize("fixed", [False, True], ids=["growing", "fixed"])
+def test_a_window_bounds_what_is_kept(fixed: bool) -> None:
+    window = 7
+    model = model_of("mistral", window=window)
+    cache = Cache(model.spec, 1000, fixed)
+    with torch.no_grad():
+        for piece in torch.randint(5, 90, (1, 4 * window)).split(3, 1):
+            model(piece, cache=cache)
+    body = model.spec.blocks[0].attention.body
+    assert cache.size == len(model.spec.blocks) * 2 * body.kv_heads * body.head_width * window * 8
+
+
+def test_latent_attention_keeps_its_latent() -> None:
+    model = model_of("deepseek_v3")
+    cache = Cache(model.spec, 40, fixed=True)
+    with torch.no_grad():
+        model(torch.randint(5, 90, (1, 8)), cache=cache)
+    body = model.spec.blocks[0].attention.body
+    assert cache.size == len(model.spec.blocks) * (body.latent + body.rotary.width) * 40 * 8
+
+
+def test_no_room_left() -> None:
+    model = model_of("llama")
+    cache = Cache(model.spec, 10)
+    with torch.no_grad():
+        model(torch.randint(5, 90, (1, 8)), cache=cache)
+        with pytest.raises(UsageError, match="holds 10 tokens, and 11"):
+            model(torch.randint(5, 90, (1, 3)), cache=cache)
+
+
+CHOICES = {
+    "greedy": (Choice(), {"do_sample": False}),
+    "repetition": (Choice(repetition=1.3), {"do_sample": False, "repetition_penalty": 1.3}),
+    "drawn": (
+        Choice(temperature=0.8, top_k=20, top_p=0.9, seed=3),
+        {"do_sample": True, "temperature": 0.8, "top_k": 20, "top_p": 0.9},
+    ),
+    "drawn from all": (Choice(temperature=1.3, seed=3), {"do_sample": True, "temperature": 1.3, "top_k": 0}),
+}
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "mistral", "gemma2", "mixtral", "opt", "bloom", "deepseek_v3"])
+def test_tokens_are_the_references(kind: str, tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM, GenerationConfig, set_seed
+
+    ours = lineage.from_pretrained(write_tiny(kind, tmp_path), dtype="fp32")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs = AutoModelForCausalLM.from_pretrained(
+            tmp_path, dtype=torch.float32, experts_implementation="eager"
+        ).eval()
+    ids = torch.randint(5, 90, (3, 10), generator=torch.Generator().manual_seed(4))
+    keep = torch.ones_like(ids)
+    keep[0, :4] = keep[1, :2] = 0
+    ids = ids * keep
+    for choice, options in CHOICES.values():
+        theirs.generation_config = GenerationConfig(max_new_tokens=NEW, pad_token_id=0, **options)
+        set_seed(3)
+        want = theirs.generate(ids, attention_mask=keep)
+        assert torch.equal(generate(ours, ids, keep, tokens=NEW, choice=choice), want)
+
+
+def test_a_row_that_stopped_is_filled() -> None:
+    model = model_of("llama")
+    ids = torch.randint(5, 90, (2, 4), generator=torch.Generator().manual_seed(5))
+    free = generate(model, ids, tokens=NEW)
+    stop = int(free[0, 6])
+    rows = generate(model, ids, tokens=NEW, stop=[stop], fill=3)
+    at = free[0, 4:].tolist().index(stop) + 4
+    assert rows[0, : at + 1].tolist() == free[0, : at + 1].tolist()
+    assert set(rows[0, at + 1 :].tolist()) <= {3}
+
+
+@pytest.mark.parametrize(
+    ("values", "part"),
+    [
+        ({"temperature": 0.0}, "temperature"),
+        ({"top_p": 1.5, "temperature": 1.0}, "top_p"),
+        ({"top_k": 3}, "temperature"),
+        ({"repetition": -1.0}, "repetition"),
+    ],
+)
+def test_a_choice_that_cannot_be(values: dict[str, float], part: str) -> None:
+    with pytest.raises(UsageError, match=part):
+        Choice(**values)
+
+
+def test_a_model_that_does_not_generate() -> None:
+    with pytest.raises(UsageError, match="does not generate"):
+        generate(build(spec_of("bert"), "cpu"), torch.zeros(1, 3, dtype=torch.long), tokens=2)
+
+
+ADDITION = Path(__file__).parents[1] / "examples" / "addition" / "model"
+
+
+def test_command_goes_on_from_text_and_from_ids() -> None:
+    assert main("generate", ADDITION, "123+456=").out.strip().startswith("0579")
+    outcome = main("generate", ADDITION, "[1, 2, 3, 10, 4, 5, 6, 11]", "--json", "--tokens", "4")
+    assert json.loads(outcome.out)["tokens"] == [0, 5, 7, 9]
+
+
+@pytest.mark.parametrize("prompt", ["no such letters", "[1, 99]", "[]", "[-1]", ""])
+def test_command_refuses_a_prompt(prompt: str) -> None:
+    outcome = main("generate", ADDITION, prompt)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "prompt" in outcome.err
