@@ -21,5 +21,5 @@ HUGGINGFACE = spelled(
     Flag("use_qk_norm", "head_norms", False),
     spec="cohere",
     rules=(*ATTENTION, *HEAD_NORMS, *MLP, Rule(LAYER + "input_layernorm.{p}", BLOCK + "norm_input.{p}")),
-    taps=(product("query_norm", "key_norm", "v"), *TAPS[1:]),
+    taps=(*TAPS, product("query_norm", "key_norm", "v")),
 )

@@ -27,5 +27,5 @@ HUGGINGFACE = spelled(
         Rule(LAYER + "self_attn.q_layernorm.norms.{e}.weight", BODY + "query_norm.weight", Stack()),
         Rule(LAYER + "self_attn.k_layernorm.norms.{e}.weight", BODY + "key_norm.weight", Stack()),
     ),
-    taps=(product("query_norm", "key_norm", "v"), *TAPS[1:], *head_norms("q_layernorm", "k_layernorm")),
+    taps=(*TAPS, product("query_norm", "key_norm", "v"), *head_norms("q_layernorm", "k_layernorm")),
 )
