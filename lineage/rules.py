@@ -149,9 +149,9 @@ class Tap:
     """The same activation under both names: a module of the reference <-> a component's path.
 
     at: whether it is the module's "output" or its "input"; "nothing" where the two hold one tensor and do not compute
-    the same; "logits" where the reference's router gives its scores alone, or last. entry: the module whose input is
-    the component's, if not the source itself; of several, the first that there is. feeds: the component's inputs as
-    other paths of the model, where no one module has them.
+    the same; "logits" where the reference's router gives its scores alone, or last; "first" of several outputs. entry:
+    the module whose input is the component's, if not the source itself; of several, the first that there is. feeds: the
+    component's inputs as other paths of the model, where no one module has them.
     heads_first: the reference has [B, heads, T, …] where we have [B, T, heads, …].
     Modules with tensors of their own need no Tap unless one of these is special: the rules pair them.
     """

@@ -84,11 +84,11 @@ def _tapped(tap: Tap, binding: Mapping[str, str], base: str, path: str) -> Pair:
 
 @dataclass
 class Call:
-    """One call of a module: its tensors in and out, and our own module's arguments whole. last: of several out."""
+    """One call of a module: its tensors in and out, and our own module's arguments. several: all of those out."""
 
     inputs: tuple[Tensor, ...]
     output: Tensor | None
-    last: Tensor | None
+    several: tuple[Tensor | None, ...]
     arguments: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
 
 
@@ -121,8 +121,8 @@ class Recorder:
         tensors = tuple(value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
         value = tensor_of(output)  # a copy: some code clips or sums in place what a module gave
         value = None if value is None else value.clone()
-        last = output[-1] if isinstance(output, tuple) and isinstance(output[-1], Tensor) else value
-        self.calls[path] = Call(tensors, value, last, (args, kwargs))
+        several = output if isinstance(output, tuple) and all(isinstance(one, Tensor) for one in output) else (value,)
+        self.calls[path] = Call(tensors, value, several, (args, kwargs))
         self.order.append(path)
 
 
@@ -162,7 +162,8 @@ def their_value(pair: Pair, theirs: Recorder, prefix: str) -> Tensor | None:
     call = find(theirs, pair.theirs, prefix)
     if call is None:
         return None
-    value = {"output": call.output, "logits": call.last}.get(pair.at, next(iter(call.inputs), None))
+    values = {"output": call.output, "logits": call.several[-1], "first": call.several[0]}
+    value = values.get(pair.at, next(iter(call.inputs), None))
     if value is None or pair.part is None:
         return value if value is None else pair.turned(value)
     return value[..., list(pair.part)]
