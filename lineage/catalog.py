@@ -20,6 +20,7 @@ from lineage.errors import ArchitectureError, UsageError
 from lineage.rules import Dialect
 
 Found = TypeVar("Found")
+FORMS = ("", "gguf")
 
 
 @dataclass(frozen=True)
@@ -70,12 +71,13 @@ def families() -> Mapping[str, Family]:
 
 
 @cache
-def dialects() -> Mapping[str, Dialect]:
-    """Every converter, by the model_type that it reads."""
+def dialects(form: str = "") -> Mapping[str, Dialect]:
+    """Every converter of files of one form, by the model_type that it reads."""
     found = [
         value for _, m in _modules("lineage.converters") for value in vars(m).values() if isinstance(value, Dialect)
     ]
-    return _by_name("converters", ((kind, dialect) for dialect in found for kind in dialect.model_types))
+    named = ((kind, dialect) for dialect in found if dialect.form == form for kind in dialect.model_types)
+    return _by_name("converters", named)
 
 
 @cache
@@ -105,8 +107,8 @@ def unknown(name: str, known: Mapping[str, Any]) -> UsageError:
     )
 
 
-def dialect(model_type: object, architectures: object = None) -> Dialect:
-    """The converter for a config's model_type. Raises ArchitectureError if there is none."""
+def dialect(model_type: object, architectures: object = None, form: str = "") -> Dialect:
+    """The converter for a config's model_type, in files of one form. Raises ArchitectureError if there is none."""
     if not isinstance(model_type, str):
         raise ArchitectureError(
             "config.json: no model_type"
@@ -114,15 +116,16 @@ def dialect(model_type: object, architectures: object = None) -> Dialect:
             else f"config.json: model_type is {model_type!r}, not a name",
             hint="is this a transformers checkpoint? its config.json names its model_type",
         )
-    if model_type not in dialects():
-        near = difflib.get_close_matches(model_type, dialects(), n=1)
+    known = dialects(form)
+    if model_type not in known:
+        near = difflib.get_close_matches(model_type, known, n=1)
         raise ArchitectureError(
-            f"model_type {model_type[:80]!r} has no converter",
-            facts=[f"known     {', '.join(sorted(dialects()))}", *([f"nearest   {near[0]}"] if near else [])],
+            f"model_type {model_type[:80]!r} has no converter{f' from {form}' if form else ''}",
+            facts=[f"known     {', '.join(sorted(known))}", *([f"nearest   {near[0]}"] if near else [])],
             hint="describe it in two short files: docs/add-a-family.md",
             context={"model_type": model_type[:80], "architectures": architectures},
         )
-    return dialects()[model_type]
+    return known[model_type]
 
 
 def summary(name: str | None = None) -> list[dict[str, Any]]:
@@ -135,7 +138,12 @@ def summary(name: str | None = None) -> list[dict[str, Any]]:
             "parent": family.parent,
             "about": family.about,
             "sizes": list(family.published),
-            "model_types": [kind for kind, dialect in dialects().items() if dialect.spec == family.name],
+            "model_types": [
+                kind + f" ({form})" * bool(form)
+                for form in FORMS
+                for kind, dialect in dialects(form).items()
+                if dialect.spec == family.name
+            ],
         }
         for family in sorted(families().values(), key=lambda one: one.year)
         if name in (None, family.name)

@@ -52,10 +52,12 @@ class Reading:
     storage: Mapping[str, Any] | None = None
 
 
-def read(entries: Iterable[Entry], config: Mapping[str, Any], strict: bool = False) -> Reading:
-    """Consume a config.json, or refuse it naming every key at fault at once.
+def read(
+    entries: Iterable[Entry], config: Mapping[str, Any], strict: bool = False, place: str = "config.json"
+) -> Reading:
+    """Consume a config, or refuse it naming every key at fault at once.
 
-    Raises ArchitectureError. strict: keys that the reference does not know are refused too.
+    Raises ArchitectureError. strict: keys that the reference does not know are refused too. place: where it stands.
     """
     arguments: dict[str, Any] = {}
     problems: list[str] = []
@@ -72,9 +74,7 @@ def read(entries: Iterable[Entry], config: Mapping[str, Any], strict: bool = Fal
         problems += [f"{brief(key)} is not a key that the reference knows" for key in unknown]
     if problems:
         raise ArchitectureError(
-            f"config.json: {problems[0]}"
-            if len(problems) == 1
-            else f"config.json: {len(problems)} keys are not understood",
+            f"{place}: {problems[0]}" if len(problems) == 1 else f"{place}: {len(problems)} keys are not understood",
             facts=problems if len(problems) > 1 else (),
             hint="an option that is not described is refused rather than ignored; see docs/add-a-family.md",
             context={"problems": problems},
@@ -87,7 +87,9 @@ def write(entries: Iterable[Entry], arguments: Mapping[str, Any]) -> dict[str, A
     return {key: value for entry in entries for key, value in entry.write(arguments).items()}
 
 
-def build(entries: Iterable[Entry], function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+def build(
+    entries: Iterable[Entry], function: Callable[..., Any], arguments: Mapping[str, Any], place: str = "config.json"
+) -> Any:
     """Call a spec's function; a contradiction between its arguments is told in the config's own keys."""
     try:
         return function(**arguments)
@@ -97,5 +99,5 @@ def build(entries: Iterable[Entry], function: Callable[..., Any], arguments: Map
             f"{a} is {spelling[a]} = {brief(arguments[a])}" for a in error.context.get("arguments", ()) if a in spelling
         ]
         raise ArchitectureError(
-            f"config.json: {error.message}", facts=keys, context={"problems": [error.message]}
+            f"{place}: {error.message}", facts=keys, context={"problems": [error.message]}
         ) from error

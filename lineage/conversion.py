@@ -15,6 +15,7 @@ from lineage import catalog, config, graph
 from lineage.checkpoint import target, writer
 from lineage.checkpoint.encoded import Encoded
 from lineage.checkpoint.files import read_json
+from lineage.checkpoint.gguf import SUFFIX, read_gguf
 from lineage.checkpoint.safetensors import BITS
 from lineage.checkpoint.source import Access, Source, locate
 from lineage.checkpoint.weights import Weights, open_weights
@@ -43,7 +44,8 @@ class Checkpoint:
     def notes(self) -> tuple[str, ...]:
         """What a reader of the report should know."""
         unknown = self.reading.unknown
-        listed = (f"config.json: {len(unknown)} keys that nobody reads: {', '.join(unknown)[:300]}",) if unknown else ()
+        place = self.resolved.place
+        listed = (f"{place}: {len(unknown)} keys that nobody reads: {', '.join(unknown)[:300]}",) if unknown else ()
         kinds = Counter((e.encoding, e.exact) for e in self.weights.values() if isinstance(e, Encoded))
         decoded = [
             f"{count} tensors decoded from {kind}, {'exactly' if exact else 'rounded'}"
@@ -69,7 +71,10 @@ def open_checkpoint(
     before_weights(source)
     source = source.with_weights(allow_pickle)
     weights = open_weights(source.directory, allow_pickle, source.file).decoded(reading.storage)
-    resolved = resolve(dialect, reading.arguments, weights, weights.same, lambda name, value: holds(weights, name, value))
+    resolved = resolve(
+        dialect, reading.arguments, weights, weights.same, lambda name, value: holds(weights, name, value)
+    )
+    resolved = replace(resolved, place=source.config.name)
     plan = make_plan(dialect, resolved, weights)
     if faulty := unproved(plan):
         raise TensorMismatch("a rule is not a bijection of elements", facts=faulty)
@@ -77,7 +82,12 @@ def open_checkpoint(
 
 
 def read_config(path: Path, strict: bool = False) -> tuple[Dialect, Reading, str]:
-    """A config.json and the dialect that understands it. Raises FileDamaged or ArchitectureError."""
+    """A config.json, or a file that speaks for itself, and the dialect that understands it.
+
+    Raises FileDamaged or ArchitectureError.
+    """
+    if path.suffix == SUFFIX:
+        return _read_keys(path, strict)
     if (path.parent / "adapter_config.json").exists():
         raise ArchitectureError(
             f"{path.parent} is an adapter (adapter_config.json), not a whole model",
@@ -93,6 +103,16 @@ def read_config(path: Path, strict: bool = False) -> tuple[Dialect, Reading, str
         raise FileDamaged(f"{path.name}: holds a {type(data).__name__}, expected an object")
     dialect = catalog.dialect(data.get("model_type"), data.get("architectures"))
     return dialect, config.read(dialect.config, data, strict), data["model_type"]
+
+
+def _read_keys(path: Path, strict: bool) -> tuple[Dialect, Reading, str]:
+    data = read_gguf(path).config()
+    kind = data["model_type"]
+    dialect = catalog.dialect(kind, form="gguf")
+    reading = config.read(dialect.config, data, strict, path.name)
+    if own := [key for key in reading.unknown if key.startswith(f"{kind}.")]:  # its writer's word on the architecture
+        raise ArchitectureError(f"{path.name}: {len(own)} keys are not understood", facts=own)
+    return dialect, reading, kind
 
 
 @dataclass(frozen=True)
@@ -132,14 +152,14 @@ def convert(
 
     def place(source: Source) -> Path:
         found = Path(output) if output else default_output(source)
-        target.check_output(found, source.directory, force)
+        target.check_output(found, source.folder, force)
         return found
 
     checkpoint = open_checkpoint(model, access, allow_pickle=allow_pickle, strict=strict, before_weights=place)
     source = checkpoint.source
     final = place(source)
     target.check_space(final, needed(checkpoint))
-    with target.staged(final, lambda: target.check_output(final, source.directory, force)) as partial:
+    with target.staged(final, lambda: target.check_output(final, source.folder, force)) as partial:
         done = Conversion(final, checkpoint, _write(partial, checkpoint))
         if verify:
             done = _verified(done, partial, allow_pickle, device)
@@ -173,8 +193,10 @@ def _write(directory: Path, checkpoint: Checkpoint) -> dict[str, Any]:
     _check_copies(checkpoint)
     dropped = [_dropped(drop, checkpoint.weights) for drop in checkpoint.plan.dropped]
     (directory / "source").mkdir()
-    small = checkpoint.source.small_files()
-    if checkpoint.source.config not in small:
+    small, keys = checkpoint.source.small_files(), checkpoint.source.config
+    if keys.suffix == SUFFIX:
+        (directory / "source" / keys.name).write_bytes(read_gguf(keys).without_tensors())
+    elif keys not in small:
         raise FileDamaged("config.json is gone")
     for path in small:
         shutil.copyfile(path, directory / "source" / path.name)
@@ -222,7 +244,7 @@ def _manifest(checkpoint: Checkpoint, dropped: list[dict[str, Any]], written: wr
         "schema": SCHEMA,
         "versions": versions(),
         "source": {
-            "origin": source.origin if source.revision else source.directory.resolve().name,
+            "origin": source.origin if source.revision else (source.file or source.directory.resolve()).name,
             "revision": source.revision,
             "model_type": checkpoint.model_type,
             "files": writer.file_digests(files),
@@ -245,7 +267,7 @@ def _manifest(checkpoint: Checkpoint, dropped: list[dict[str, Any]], written: wr
 def versions() -> dict[str, str]:
     """What this was made with."""
     found = {"lineage": lineage.__version__, "python": platform.python_version()}
-    for name in ("torch", "transformers", "safetensors", "huggingface-hub", "numpy"):
+    for name in ("torch", "transformers", "safetensors", "huggingface-hub", "numpy", "gguf"):
         try:
             found[name] = version(name)
         except PackageNotFoundError:

@@ -154,12 +154,13 @@ def _above(name: str) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Resolved:
-    """What config and checkpoint together say. notes: for the reader of the report."""
+    """What config and checkpoint together say. notes: for the reader of the report. place: where the config stands."""
 
     arguments: dict[str, Any]
     base: str
     notes: tuple[str, ...]
     separate: frozenset[str]
+    place: str = "config.json"
 
 
 def resolve(
@@ -199,8 +200,10 @@ def make_plan(dialect: Dialect, resolved: Resolved, header: Header) -> Plan:
     """Fit a checkpoint's header to the model, and prove it. Raises TensorMismatch naming every tensor at fault."""
     layers = resolved.arguments.get("layers", 0)
     if layers > len(header):  # refused here, so that the work is bounded by the file and not by what a config claims
-        raise TensorMismatch(f"config.json says {layers:,} layers, and the file holds {len(header):,} tensors in all")
-    model = config.build(dialect.config, _function(dialect), resolved.arguments)
+        raise TensorMismatch(
+            f"{resolved.place} says {layers:,} layers, and the file holds {len(header):,} tensors in all"
+        )
+    model = config.build(dialect.config, _function(dialect), resolved.arguments, resolved.place)
     actual = {dialect.today(name): name for name in header}
     twice = [f"two spellings of {dialect.today(n)}: {n}" for n in header if actual[dialect.today(n)] != n]
     steps = expected(dialect.stored(actual, resolved.base), model, resolved.base)

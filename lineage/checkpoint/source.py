@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from lineage.checkpoint.files import FULL
-from lineage.checkpoint.weights import INDEX, PICKLES, main_file, shards
+from lineage.checkpoint.gguf import SUFFIX
+from lineage.checkpoint.weights import INDEX, MAIN, PICKLES, main_file, shards
 from lineage.errors import AccessError, LineageError, ResourceError, SourceError, UsageError
 
 HUB_ID = re.compile(r"(?:hf://|https://huggingface\.co/)?([\w.-]+(?:/[\w.-]+)?)(?:@([\w./-]+))?/?")
@@ -50,7 +51,13 @@ class Source:
 
     @property
     def config(self) -> Path:
-        return self.directory / "config.json"
+        """The file that says what the model is."""
+        return self.file if self.file and self.file.suffix == SUFFIX else self.directory / "config.json"
+
+    @property
+    def folder(self) -> Path:
+        """Where nothing is written: the folder of the files, or the one file that needs no other."""
+        return Path(self.origin) if self.config == self.file else self.directory
 
     def with_weights(self, allow_pickle: bool = False) -> "Source":
         """The same source with its weights fetched."""
@@ -59,7 +66,9 @@ class Source:
         return replace(self, fetch_weights=None)
 
     def small_files(self) -> list[Path]:
-        """The files that travel with the weights: config, tokenizer, licence."""
+        """The files that travel with the weights, config, tokenizer, licence; none with a file that holds these."""
+        if self.config == self.file:
+            return []
         files = sorted(path for path in self.directory.iterdir() if is_small(path.name))
         return [path for path in files if path.is_file() and path.stat().st_size <= SMALL_LIMIT]
 
@@ -91,14 +100,25 @@ def locate(model: str, access: Access) -> Source:
 
 def _local(path: Path) -> Source:
     if path.is_dir():
-        return Source(str(path), path)
+        return Source(str(path), path, file=_whole_file(path))
     if path.name == "config.json":
         return Source(str(path), path.parent)
-    if path.suffix not in (".safetensors", *PICKLES):
+    if path.suffix not in (".safetensors", SUFFIX, *PICKLES):
         raise UsageError(
             f"{path} is neither a directory nor a weights file", hint="give the folder that holds config.json"
         )
     return Source(str(path), path.parent, file=path)
+
+
+def _whole_file(directory: Path) -> Path | None:
+    """The file that is the whole checkpoint, config and all, where a folder has no weights of the usual names."""
+    names = [path.name for path in directory.iterdir()]
+    found = sorted(name for name in names if name.endswith(SUFFIX))
+    if set(names) & {*MAIN} or not found:
+        return None
+    if len(found) > 1:
+        raise UsageError(f"{directory} holds {len(found)} models: {', '.join(found[:9])}", hint="name one of the files")
+    return directory / found[0]
 
 
 def _hub(repo: str, access: Access) -> Source:

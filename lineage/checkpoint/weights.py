@@ -18,6 +18,7 @@ import numpy as np
 
 from lineage.checkpoint.encoded import Encoded, present
 from lineage.checkpoint.files import open_regular, read_json
+from lineage.checkpoint.gguf import SUFFIX, read_gguf
 from lineage.checkpoint.pickles import DTYPES, read_pickle
 from lineage.checkpoint.safetensors import BITS, JSON_LIMIT, Tensor, read_header
 from lineage.errors import FileDamaged, SourceError, UsageError
@@ -225,8 +226,10 @@ def _open(files: tuple[Path, ...], index: Path | None = None) -> Weights:
     tensors: dict[str, Entry] = {}
     stamps = {path: stamp for path in files if (stamp := _stamp(path))}
     for path in files:
-        if path.suffix in PICKLES:
-            found: Mapping[str, Entry] = {n: Pickled(path, t) for n, t in read_pickle(path).items()}
+        if path.suffix == SUFFIX:
+            found: Mapping[str, Entry] = read_gguf(path).tensors
+        elif path.suffix in PICKLES:
+            found = {n: Pickled(path, t) for n, t in read_pickle(path).items()}
         else:
             found = read_header(path)
         if twice := tensors.keys() & found.keys():

@@ -1,11 +1,13 @@
 """The reference: the same checkpoint in transformers, loaded by its own class and no other code."""
 
 import contextlib
+import io
 import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from torch import Tensor, nn
 from lineage import components as c
 from lineage.checkpoint.source import Source
 from lineage.checkpoint.weights import Weights
-from lineage.errors import TensorMismatch
+from lineage.errors import TensorMismatch, UsageError
 from lineage.parity.islands import lifted
 from lineage.parity.probes import Probe
 from lineage.parity.repairs import told_lengths
@@ -50,19 +52,31 @@ class Material:
     """What the reference is loaded from: a directory with config and weights, or a config with a way to its tensors.
 
     rounded: the tensors that it decodes into the type in which it shall compute, and that are bfloat16 by the plan.
-    notes: for the report.
+    notes: for the report. gguf: the directory's file of that form, if one speaks for the model. settings: keys of the
+    config in place of the file's.
     """
 
     directory: Path
     tensors: Callable[[], Mapping[str, Tensor]] | None = None
     rounded: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    gguf: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """The keywords that say where the reference finds what it reads."""
+        return {"pretrained_model_name_or_path": self.directory} | ({"gguf_file": self.gguf} if self.gguf else {})
 
     def said(self) -> dict[str, Any]:
-        """The config as it stands in the file."""
+        """The config as it stands in the file, or as the reference makes it of the file's keys."""
+        from transformers import PreTrainedConfig
+
+        if self.gguf:
+            return {**PreTrainedConfig.get_config_dict(**self.place)[0], **self.settings}
         text = (self.directory / "config.json").read_text(encoding="utf-8")
         said: dict[str, Any] = json.loads(text)
-        return said
+        return {**said, **self.settings}
 
     def config(self, repairs: Mapping[str, Any]) -> Any:
         """The config as the reference's class for its model_type reads it, such that the model holds plain numbers.
@@ -84,6 +98,10 @@ def staged(source: Source, weights: Weights) -> Iterator[Material]:
     """A directory with links to config and weights and nothing else, so that nothing else can be found and run."""
     with tempfile.TemporaryDirectory(prefix="lineage-") as name:
         directory = Path(name)
+        if source.config == source.file:
+            os.symlink(source.file.resolve(), directory / source.file.name)
+            yield Material(directory, gguf=source.file.name)
+            return
         os.symlink(source.config.resolve(), directory / "config.json")
         single = len(weights.files) == 1 and weights.index is None
         for path in (*weights.files, *((weights.index,) if weights.index else ())):
@@ -101,7 +119,7 @@ def load(
     islands: Mapping[str, Any] | None = None,
     repairs: Mapping[str, Any] | None = None,
 ) -> nn.Module:
-    """The reference in eval mode. Raises TensorMismatch if it cannot load the file.
+    """The reference in eval mode. Raises TensorMismatch if it cannot load the file, UsageError without what it needs.
 
     attention: "eager" or "sdpa". islands: keys of the config to change, see `config.Island`. repairs: see `Entry`.
     """
@@ -112,6 +130,10 @@ def load(
     options: dict[str, Any] = {"dtype": dtype, "attn_implementation": attention, "experts_implementation": "eager"}
     if reference.name.endswith("Model") and "pooler" not in reference.parts and _takes_pooler(kind):
         options["add_pooling_layer"] = False
+    encoded = material.tensors is None and (material.gguf or material.said().get("quantization_config"))
+    if encoded and find_spec("accelerate") is None:
+        raise UsageError("transformers decodes this file with accelerate, and that is not installed",
+                         hint="pip install 'lineage-models[gguf]', or convert with --verify none")  # fmt: skip
     state = None if material.tensors is None else dict(material.tensors())  # made before single precision is lifted
     with quiet(), lifted() if dtype == torch.float64 else contextlib.nullcontext():
         try:
@@ -120,7 +142,8 @@ def load(
             for key, value in (islands or {}).items():
                 setattr(config, key, value)
             if state is None:
-                model = kind.from_pretrained(material.directory, config=config, **options)
+                with contextlib.redirect_stderr(io.StringIO()):  # a progress bar that nothing else turns off
+                    model = kind.from_pretrained(**material.place, config=config, **options)
             else:
                 model = kind.from_pretrained(None, config=config, state_dict=state, **options)
         except Exception as error:  # its code and its validators raise what they like

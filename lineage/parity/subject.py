@@ -12,6 +12,7 @@ from torch import Tensor
 from lineage import catalog, graph
 from lineage import components as c
 from lineage.checkpoint.encoded import Encoded
+from lineage.checkpoint.gguf import SUFFIX
 from lineage.checkpoint.source import Access
 from lineage.checkpoint.target import MANIFEST
 from lineage.checkpoint.weights import Weights
@@ -84,18 +85,23 @@ def _converted(directory: Path, module: Model | None = None) -> Subject:
     spec = graph.model_from_json(manifest["spec"])
     shapes, plan = graph.tensors(spec), manifest["plan"]
     steps = tuple(step_from_json(step, shapes) for step in plan["steps"])
+    whole = next((name for name in manifest["source"]["weights"] if name.endswith(SUFFIX)), None)
 
     def make(dtype: torch.dtype) -> Model:
         return _as(module, dtype) if module is not None else from_pretrained(directory, dtype=dtype)
 
     @contextlib.contextmanager
     def material() -> Iterator[reference.Material]:
-        yield reference.Material(directory / "source", lambda: _state(made, plan["copies"]))
+        found = reference.Material(directory / "source", lambda: _state(made, plan["copies"], made.steps))
+        if whole:  # its kept keys speak for it, and its names for tensors are not the reference's
+            found.gguf, found.tensors = whole, lambda: _state(made, {}, made.memory)
+            found.settings = {"tie_word_embeddings": spec.head is None or spec.head.tied}
+        yield found
 
     made = Subject(
         name=str(directory),
         spec=spec,
-        dialect=catalog.dialect(manifest["source"]["model_type"]),
+        dialect=catalog.dialect(manifest["source"]["model_type"], form="gguf" if whole else ""),
         base=plan["base"],
         steps=steps,
         copies=plan["copies"],
@@ -116,8 +122,8 @@ def _as(module: Model, dtype: torch.dtype) -> Model:
     return deepcopy(module).to(dtype)
 
 
-def _state(made: Subject, copies: Mapping[str, str]) -> dict[str, Tensor]:
-    state = {name: to_torch(array, dtype) for name, array, dtype in made.undone()}
+def _state(made: Subject, copies: Mapping[str, str], steps: Iterable[Step]) -> dict[str, Tensor]:
+    state = {name: to_torch(array, dtype) for name, array, dtype in made.undone(steps)}
     return state | {name: state[of] for name, of in copies.items()}
 
 
@@ -138,7 +144,7 @@ def _checkpoint(checkpoint: Checkpoint) -> Subject:
             told = {target for step in plan.steps if encoded.keys() & step.sources for target in step.targets}
             found.rounded = tuple(name for step in made.memory if told & set(step.targets) for name in step.sources)
             if uneven:  # the reference guesses blocks from the number of scales: an error, or other numbers
-                found.tensors = lambda: _state(made, made.copies)
+                found.tensors = lambda: _state(made, made.copies, made.steps)
                 found.notes = (f"{uneven[0]}: blocks that transformers does not decode; it was given ours, decoded",)
             yield found
 
