@@ -49,7 +49,7 @@ class Session:
         said = self.material.said()
         self.repairs = {key: value for e in self.made.dialect.config for key, value in e.repaired(said).items()}
         self.faults += [
-            f"it misreads {key} = {brief(said[key])}; compared as if it were {brief(value)}"
+            f"it misreads {key} = {brief(_apart(said[key], value))}; compared as if it were {brief(_apart(value, said[key]))}"
             for key, value in self.repairs.items()
         ]
         kinds = {type(node.component).__name__ for node in graph.walk(self.made.spec)}
@@ -126,6 +126,12 @@ class Session:
         """Every result that both have."""
         probes = {probe.name: probe for probe in self.probes}
         return [compare(o, p, ours[o, p], theirs[o, p], probes[p].keep_BT) for o, p in theirs if (o, p) in ours]
+
+
+def _apart(value: Any, other: Any) -> Any:
+    """Of two objects what this one alone says; of anything else all."""
+    both = isinstance(value, dict) and isinstance(other, dict)
+    return {k: v for k, v in value.items() if k not in other or other[k] != v} if both else value
 
 
 def available_memory() -> float:
