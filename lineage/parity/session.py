@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -49,8 +50,8 @@ class Session:
         said = self.material.said()
         self.repairs = {key: value for e in self.made.dialect.config for key, value in e.repaired(said).items()}
         self.faults += [
-            f"it misreads {key} = {brief(_apart(said[key], value))}; compared as if it were {brief(_apart(value, said[key]))}"
-            for key, value in self.repairs.items()
+            f"it misreads {key} = {brief(_apart(said.get(key), told))}; compared as if it were {brief(_apart(told, said.get(key)))}"
+            for key, told in self.repairs.items()
         ]
         kinds = {type(node.component).__name__ for node in graph.walk(self.made.spec)}
         self.fault = next((fault for fault in self.made.dialect.faults if fault.component in kinds), None)
