@@ -50,7 +50,8 @@ class Session:
         said = self.material.said()
         self.repairs = {key: value for e in self.made.dialect.config for key, value in e.repaired(said).items()}
         self.faults += [
-            f"it misreads {key} = {brief(_apart(said.get(key), told))}; compared as if it were {brief(_apart(told, said.get(key)))}"
+            f"it misreads {key} = {brief(_apart(said.get(key), told))}; "
+            f"compared as if it were {brief(_apart(told, said.get(key)))}"
             for key, told in self.repairs.items()
         ]
         kinds = {type(node.component).__name__ for node in graph.walk(self.made.spec)}
