@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import lineage
 from lineage.errors import ArchitectureError
@@ -14,6 +15,8 @@ BANDED = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_fr
           "original_max_position_embeddings": 40, "rope_theta": 10000.0}  # fmt: skip
 DYNAMIC = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 40, "rope_theta": 10000.0}
+LONG = {"short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [2.0, 3.0, 4.0, 5.0]}
+BESIDE = {"original_max_position_embeddings": 40, "max_position_embeddings": 160}
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "llama": ("llama", {}, {}),
     "llama tied with biases": ("llama", {"tied": True, "bias": True, "mlp_bias": True}, {}),
@@ -21,6 +24,12 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "llama linear, old keys": ("llama", {}, {"rope_parameters": None, "rope_theta": 500.0,
                                              "rope_scaling": {"type": "linear", "factor": 4.0}}),
     "llama dynamic past its length": ("llama", {}, {"rope_parameters": DYNAMIC, "max_position_embeddings": 60}),
+    "llama dynamic at once": ("llama", {}, {"rope_parameters": DYNAMIC, "max_position_embeddings": 8}),
+    "llama longrope": ("llama", {}, {"rope_parameters": LONG | {"rope_type": "longrope", "factor": 4.0}} | BESIDE),
+    "llama yarn, its length beside": ("llama", {}, BESIDE | {
+        "rope_parameters": YARN | {"original_max_position_embeddings": 33}}),
+    "llama without padding, old keys": ("llama", {"padding": None}, {"pad_token_id": -1, "num_key_value_heads": 2}),
+    "llama with as many heads": ("llama", {"kv_heads": None}, {"num_key_value_heads": None}),
     "llama 3": ("llama", {}, {"rope_parameters": BANDED, "max_position_embeddings": 320}),
     "llama yarn": ("llama", {}, {"rope_parameters": YARN, "max_position_embeddings": 160}),
     "llama yarn not rounded": ("llama", {}, {"rope_parameters": YARN | {"truncate": False, "beta_fast": 8.0},
@@ -28,10 +37,15 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "mistral": ("mistral", {"window": 7}, {}),
     "qwen2": ("qwen2", {}, {}),
     "qwen3": ("qwen3", {}, {}),
+    "phi3 su, old keys": ("phi3", {"width": 48}, BESIDE | {"rope_parameters": None, "rope_theta": 1e4,
+                                                           "rope_scaling": LONG | {"type": "su"}}),
+    "phi3 yarn, old keys": ("phi3", {"width": 48}, BESIDE | {"rope_parameters": None,
+                                                             "rope_scaling": LONG | {"type": "yarn"}}),
     "gemma": ("gemma", {}, {}),
     "gemma2": ("gemma2", {}, {}),
     "gpt_neox": ("gpt_neox", {}, {}),
     "gpt_neox in sequence": ("gpt_neox", {"parallel": False}, {}),
+    "gpt_neox 20b": ("gpt_neox", {"activation": "gelu_fast"}, {}),
     "mixtral": ("mixtral", {}, {}),
     "qwen3_moe": ("qwen3_moe", {}, {}),
     "qwen3_moe normalised": ("qwen3_moe", {"normalise": True, "experts": 6, "top_k": 3}, {}),
@@ -57,6 +71,27 @@ def test_every_level_holds(name: str, tmp_path: Path) -> None:
     assert max(figure["rel"] for figure in report.level("fp64").figures) <= 1e-12
     assert {figure["probe"] for figure in report.level("fp64").figures} == {"short", "long", "full", "padded"}
     assert any(figure["positions"] >= 256 for figure in report.level("fp64").figures), "past every window and length"
+    assert [
+        word for fault in report.faults for word in ("pad_token_id = -1", "su", "longest call") if word in fault
+    ] == (FAULTS.get(name, []))
+
+
+FAULTS = {  # of the reference, as the report has them
+    "llama without padding, old keys": ["pad_token_id = -1"],
+    "phi3 su, old keys": ["su"],
+    "llama dynamic at once": ["longest call"],
+    "llama dynamic past its length": ["longest call"],
+}
+
+
+def test_minus_one_is_no_token_of_the_reference(tmp_path: Path) -> None:
+    """torch takes it for the last token, which would then not be trained; the prompt has it."""
+    source = checkpoint(tmp_path / "source", "llama without padding, old keys")
+    prompt = [100, 1, 100, 2, 100]
+    assert lineage.verify(source, only=["training", "fp64"], prompts=[prompt]).passed
+    model = lineage.from_pretrained(source)
+    model(torch.tensor([prompt])).logits.sum().backward()
+    assert model.embed.tokens.weight.grad[100].abs().max() > 0
 
 
 @pytest.mark.parametrize(
@@ -69,6 +104,11 @@ def test_every_level_holds(name: str, tmp_path: Path) -> None:
         ({"rope_parameters": {"rope_theta": -1}}, "rope_theta"),
         ({"rope_parameters": "linear"}, "rope_parameters"),
         ({"rope_parameters": {"rope_type": "linear", "factor": 2.0, "twist": 3}}, "twist"),
+        ({"rope_parameters": {"rope_type": "linear", "type": "dynamic", "factor": 2.0}}, "type"),
+        ({"rope_parameters": {"rope_type": "longrope", **LONG, "long_factor": "long"}}, "long_factor"),
+        ({"rope_parameters": {"rope_type": "longrope", **LONG, "attention_factor": -1}}, "attention_factor"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+        ({"pad_token_id": -2}, "pad_token_id"),
         ({"pretraining_tp": 2}, "pretraining_tp"),
         ({"num_key_value_heads": 4}, "num_key_value_heads"),
         ({"head_dim": 7}, "odd"),
