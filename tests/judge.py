@@ -26,10 +26,12 @@ VISIBLE = 1e-9  # relative; a thousand times the limit of the fp64 level
 ROUNDING = {  # what shows in short types alone
     r".*: late (True|False) -> (True|False)": "the same product, rounded before or after the weight",
     r"(?!.*position_bias:).*: rounded \w+ -> \w+": "the same numbers, rounded before they are used or after",
+    r".*(attention|cross)\.body: early (True|False) -> (True|False)": "the same product, its scale applied before or after",
     r".*: stream_first (True|False) -> (True|False)": "the same sum of three, in another order",
-    r".*: exact (True|False) -> (True|False)": "the same numbers, in single precision where they would be shorter",
+    r"(?!.*norm\w*:).*: exact (True|False) -> (True|False)": "the same, in single precision where it would be shorter",
 }
 EQUIVALENT = ROUNDING | {  # a mutant's text -> why it is no other model
+    r".*norm\w*: exact (True|False) -> (True|False)": "the same, and most often so where a kernel rounds once anyway",
     r".*activation gelu_(new|tanh|fast|cut) -> gelu_(new|tanh|fast|cut)": "one function, rounded in its last places",
 }
 CONDITIONAL: dict[str, Callable[[Any], bool]] = {  # a mutant's text -> of which components that is no other model

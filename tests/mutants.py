@@ -23,7 +23,7 @@ NAMES = {
     "rounded": ("table", "result", "both"),
 }  # a field of names -> those it may have
 SAMPLES: dict[Any, Any] = {int: 2, float: 0.5, bool: True, tuple[int, ...]: (0, 0)}
-FITTING = {"buckets": 8, "distance": 20, "keep": 1}  # sizes that go together
+FITTING = {"buckets": 8, "distance": 20, "keep": 1, "offset": 2}  # numbers that go together, and do something
 FURTHER = {"jitter": 1.2}  # how much further than usual a number must move before any token is judged otherwise
 FACTORS = (2, 3)
 
@@ -136,7 +136,8 @@ def sample(kind: type[Component]) -> Component:
     """Any component of a kind: what it need not be told is as usual."""
     given: dict[str, Any] = {}
     for f in fields(kind):  # type: ignore[arg-type]
-        if f.default is not MISSING or f.default_factory is not MISSING:
+        usual = f.default is not MISSING or f.default_factory is not MISSING
+        if usual and f.name not in FITTING:
             continue
         hint = get_type_hints(kind)[f.name]
         first = next(option for option in get_args(hint) or (hint,) if option is not Ellipsis)
