@@ -59,16 +59,18 @@ def head_width(width: int, heads: int) -> int:
     return width // heads
 
 
-def layer_names(pattern: Sequence[str] | None, usual: Sequence[str], known: Iterable[str]) -> tuple[str, ...]:
-    """What each layer is called: as the pattern says, or as usual where there is none.
+def layer_names(
+    pattern: Sequence[str] | None, usual: Sequence[str], known: Iterable[str], argument: str = "pattern"
+) -> tuple[str, ...]:
+    """What each layer is called: as the pattern, of this argument, says, or as usual where there is none.
 
     Raises ArchitectureError if the pattern has not as many layers, or a name that is not known.
     """
     names, allowed = tuple(usual if pattern is None else pattern), tuple(known)
     if len(names) != len(usual):
-        raise contradiction(f"the pattern is of {len(names)} layers, and there are {len(usual)}", "pattern", "layers")
+        raise contradiction(f"{argument} is of {len(names)} layers, and there are {len(usual)}", argument, "layers")
     if odd := [name for name in names if name not in allowed]:
-        raise contradiction(f"the pattern has {odd[0]!r:.20}, not one of {', '.join(allowed)}", "pattern")
+        raise contradiction(f"{argument} has {odd[0]!r:.20}, not one of {', '.join(allowed)}", argument)
     return names
 
 

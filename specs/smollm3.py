@@ -29,6 +29,7 @@ def smollm3(
         turned[:layers] if turned else None,
         ["rotary" if (place + 1) % period else "plain" for place in range(layers)],
         ("rotary", "plain"),
+        "turned",
     )
     usual = ["window" if window and place == "plain" else "full" for place in places]
     kinds = layer_names(pattern, usual, ("window", "full") if window else ("full",))
