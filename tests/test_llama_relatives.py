@@ -153,3 +153,139 @@ def test_aged_copy_is_the_same_model(name: str, tmp_path: Path) -> None:
     assert model.spec == native.spec
     assert all(torch.equal(value, native.state_dict()[key]) for key, value in model.state_dict().items())
     assert done.manifest["plan"]["dropped"]
+
+
+def respec(**changes: Any) -> Callable[[Any], None]:
+    def change(module: Any) -> None:
+        module.spec = replace(module.spec, **changes)
+
+    return change
+
+
+def turn(**changes: Any) -> Callable[[Any], None]:
+    """Other rotary positions in an attention product."""
+    return lambda product: respec(rotary=replace(product.spec.rotary, **changes))(product)
+
+
+def exact_gelu(act: Any) -> None:
+    act.function = nn.functional.gelu
+
+
+def heads_exchanged(norm: Any) -> None:
+    norm.weight.data = norm.weight.data.flip(0)
+
+
+def gates_exchanged(body: Any) -> None:
+    body.gate.weight, body.up.weight = body.up.weight, body.gate.weight
+
+
+def unscaled(part: Any) -> None:
+    part.scale = 1.0
+
+
+LAST = "blocks.1.attention.body."
+GATES = {"blocks.1.mlp.body.gate", "blocks.1.mlp.body.up"}
+BUGS: list[tuple[str, str, Callable[[Any], None], set[str]]] = [  # case, part, what is done to it, who must be guilty
+    ("qwen2 windows", LAST + "product", respec(mask=c.Causal(window=5)), {LAST + "product"}),
+    ("qwen3 pattern", LAST + "key_norm", respec(eps=1e-3), {LAST + "key_norm"}),
+    ("gemma3", "blocks.2.attention.body.product", turn(theta=1e4), {"blocks.2.attention.body.product"}),
+    ("gemma3", LAST + "query_norm", respec(plus_one=False), {LAST + "query_norm"}),
+    ("phi3 longrope", LAST + "product", turn(scaling=None), {LAST + "product"}),
+    ("phi3 windows", "blocks.1.mlp.body", gates_exchanged, GATES),
+    ("olmo", LAST + "product", respec(clip=0.9), {LAST + "product"}),
+    ("olmo plain", "blocks.1.mlp.norm_input", respec(eps=1e-4), {"blocks.1.mlp.norm_input"}),
+    ("olmo2", "blocks.0.mlp.norm_branch", respec(eps=1e-4), {"blocks.0.mlp.norm_branch"}),
+    ("granite", "blocks.1.attention", unscaled, {"blocks.1.attention"}),
+    ("granite", "embed", respec(scale=2.9), {"embed"}),
+    ("smollm3", "blocks.3.attention.body.product", respec(rotary=c.Rotary(theta=2e6, width=8)),
+     {"blocks.3.attention.body.product"}),
+    ("starcoder2", "blocks.1.mlp.body.act", exact_gelu, {"blocks.1.mlp.body.act"}),
+    ("stablelm 12b", LAST + "query_norm", heads_exchanged, {LAST + "query_norm"}),
+    ("stablelm", LAST + "product", turn(width=2), {LAST + "product"}),
+    ("cohere", LAST + "product", turn(pairing="halves"), {LAST + "product"}),
+    ("cohere plus", "head", unscaled, {"head"}),
+    ("glm", LAST + "product", turn(pairing="halves"), {LAST + "product"}),
+    ("internlm3", LAST + "product", turn(theta=9e3), {LAST + "product"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "path", "plant", "guilty"), BUGS, ids=[f"{name}-{path}" for name, path, *_ in BUGS])
+def test_planted_bug_is_named(
+    name: str, path: str, plant: Callable[[Any], None], guilty: set[str], tmp_path: Path
+) -> None:
+    lineage.convert(str(saved(name, tmp_path / "source")), tmp_path / "out", verify=False)
+    model = lineage.from_pretrained(tmp_path / "out")
+    plant(model.get_submodule(path))
+    assert {node["ours"] for node in lineage.verify(model, only=["replay"]).guilty} == guilty
+
+
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("qwen2", {"layer_types": ["sliding_attention"] * 3}, "layer_types"),
+    ("qwen2", {"layer_types": ["full_attention"] * 2}, "layer_types"),
+    ("qwen3", {"layer_types": ["chunked_attention"] * 3}, "layer_types"),
+    ("qwen3", {"use_sliding_window": 1}, "use_sliding_window"),
+    ("qwen2", {"use_sliding_window": True, "sliding_window": 0}, "sliding_window"),
+    ("qwen2", {"use_sliding_window": True, "max_window_layers": -1}, "max_window_layers"),
+    ("gemma3_text", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}, "full_attention"),
+    ("gemma3_text", {"rope_scaling": {"type": "linear", "factor": 8.0}}, "type"),
+    ("gemma3_text", {"rope_scaling": 8.0}, "rope_scaling"),
+    ("gemma3_text", {"rope_parameters": {"sliding_attention": {"rope_type": "spiral"}}}, "sliding_attention"),
+    ("gemma3_text", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
+    ("gemma3_text", {"sliding_window": None}, "sliding_window"),
+    ("gemma3_text", {"layer_types": ["full_attention"]}, "layer_types"),
+    ("gemma2", {"layer_types": ["full_attention"]}, "layer_types"),
+    ("phi3", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "linear"),
+    ("phi3", {"rope_scaling": LONG | {"short_factor": [1.0]}}, "short"),
+    ("phi3", {"rope_scaling": {"type": "longrope", "short_factor": [1.0] * 4}}, "long_factor"),
+    ("olmo", {"clip_qkv": 0}, "clip_qkv"),
+    ("granite", {"residual_multiplier": 0}, "residual_multiplier"),
+    ("smollm3", {"no_rope_layers": [1]}, "no_rope_layers"),
+    ("smollm3", {"no_rope_layers": [1, 1, 2, 1]}, "no_rope_layers"),
+    ("smollm3", {"layer_types": ["sliding_attention"] * 4, "sliding_window": 4}, "layer_types"),
+    ("starcoder2", {"num_key_value_heads": None}, "num_key_value_heads"),
+    ("stablelm", {"head_dim": 16}, "head_dim"),
+    ("stablelm", {"partial_rotary_factor": 1.5, "rope_parameters": None}, "partial_rotary_factor"),
+    ("cohere", {"logit_scale": None}, "logit_scale"),
+    ("glm", {"num_key_value_heads": None}, "num_key_value_heads"),
+    ("internlm3", {"attention_bias": False, "qkv_bias": True}, "qkv_bias"),
+]
+
+
+@pytest.mark.parametrize(("kind", "keys", "part"), REFUSED)
+def test_refused_with_the_key_named(kind: str, keys: dict[str, Any], part: str, tmp_path: Path) -> None:
+    path = write_tiny(kind, tmp_path / "source") / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | keys))
+    with pytest.raises(ArchitectureError) as refusal:
+        lineage.convert(str(tmp_path / "source"), tmp_path / "out", verify=False)
+    assert refusal.value.exit_code == 6
+    assert part in " ".join([refusal.value.message, *refusal.value.facts])
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_head_without_its_norm_is_refused(tmp_path: Path) -> None:
+    file = write_tiny("stablelm", tmp_path / "source", head_norms=True) / "model.safetensors"
+    gone = "model.layers.1.self_attn.q_layernorm.norms.3.weight"
+    save_file({name: value for name, value in load_file(file).items() if name != gone}, file)
+    with pytest.raises(TensorMismatch) as refusal:
+        lineage.convert(str(tmp_path / "source"), tmp_path / "out", verify=False)
+    assert any(fact.startswith(f"missing     {gone}") for fact in refusal.value.facts)
+
+
+@pytest.mark.parametrize(
+    ("size", "count"),
+    [
+        ("gemma3-270m", 268_098_176),
+        ("gemma3-1b", 999_885_952),
+        ("olmo-1b", 1_176_764_416),
+        ("olmo2", 7_298_617_344),
+        ("granite-3.0-2b", 2_533_531_648),
+        ("smollm3", 3_075_098_624),
+        ("starcoder2-15b", 15_957_889_024),
+        ("stablelm-2-1.6b", 1_644_515_328),
+        ("cohere", 34_980_831_232),
+        ("command-r-plus", 103_810_674_688),
+        ("glm", 9_399_951_360),
+    ],
+)
+def test_counts_of_the_literature(size: str, count: int) -> None:
+    assert graph.parameters(lineage.spec(size)) == count
