@@ -26,7 +26,7 @@ VISIBLE = 1e-9  # relative; a thousand times the limit of the fp64 level
 ROUNDING = {  # what shows in short types alone
     r".*: late (True|False) -> (True|False)": "the same product, rounded before or after the weight",
     r"(?!.*position_bias:).*: rounded \w+ -> \w+": "the same numbers, rounded before they are used or after",
-    r".*(attention|cross)\.body: early (True|False) -> (True|False)": "the same product, its scale applied before or after",
+    r".*(attention|cross)\.body: early (True|False) -> (True|False)": "the same product, scaled before or after",
     r".*: stream_first (True|False) -> (True|False)": "the same sum of three, in another order",
     r"(?!.*norm\w*:).*: exact (True|False) -> (True|False)": "the same, in single precision where it would be shorter",
 }

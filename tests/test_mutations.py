@@ -84,19 +84,29 @@ def test_equivalents_are_equivalent(judges):
     assert found == {*EQUIVALENT, *CONDITIONAL}
 
 
-@pytest.mark.parametrize("case", [grown("gemma2"), grown("qwen3_moe"), grown("mixtral"), "mixed", "alibi"], ids=str)
-def test_roundings_show_in_short_types(case):
+def test_roundings_show_in_short_types():
     """In attention written out, since the fused kernel rounds as it likes."""
-    right = spread_model(SPECIMENS[case], torch.bfloat16) if isinstance(case, str) else case.model(torch.bfloat16)
-    right.attention = "eager"
-    call = calls(right.spec)[1] if isinstance(case, str) else default_probes(right.spec)[1]
-    with torch.no_grad():
-        logits = right(**call.arguments()).logits
+    shown, hidden = set(), []
+    for case in (grown("gemma2"), grown("qwen3_moe"), grown("mixtral"), "mixed", "alibi"):
+        right = spread_model(SPECIMENS[case], torch.bfloat16) if isinstance(case, str) else case.model(torch.bfloat16)
+        call = calls(right.spec)[1] if isinstance(case, str) else default_probes(right.spec)[1]
+        logits = written_out(right, call)
         for mutant in mutants(right.spec):
-            if known(mutant, right.spec) & ROUNDING.keys() and (other := built(mutant)):
-                other.attention = "eager"
+            entries = known(mutant, right.spec) & ROUNDING.keys()
+            if entries and (other := built(mutant)):
                 other.load_state_dict(right.state_dict(), assign=True)
-                assert not torch.equal(other(**call.arguments()).logits, logits), str(mutant)
+                if torch.equal(written_out(other, call), logits):
+                    hidden.append(f"{case}, {mutant}")
+                else:
+                    shown |= entries
+    assert shown == ROUNDING.keys()
+    assert hidden == ["mixed, blocks.0.attention.body: early False -> True"]  # whose scores are exact
+
+
+def written_out(model: Model, call) -> torch.Tensor:
+    model.attention = "eager"
+    with torch.no_grad():
+        return model(**call.arguments()).logits
 
 
 def built(mutant: Mutant) -> Model | None:
