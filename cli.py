@@ -151,6 +151,7 @@ def verify(model: str | None, as_json: bool, **options: Any) -> None:
 @click.option("--top-p", type=float, help="Draw from the fewest tokens that make up this probability.")
 @click.option("--repetition", default=1.0, show_default=True, help="Above 1: tokens that were there are less likely.")
 @click.option("--seed", type=int, help="Of the draws, to repeat them.")
+@click.option("--beams", default=1, show_default=True, type=click.IntRange(1), help="Search so many texts at once.")
 @click.option("--dtype", default="keep", show_default=True, help="keep (as stored), fp32, bf16, fp16 or fp64.")
 @click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1, …")
 @source_options
@@ -160,16 +161,17 @@ def generate(
 ) -> None:
     """Go on from PROMPT with MODEL, converted or not. PROMPT is text, or token ids as [1, 2, 3].
 
-    The text appears as it is made; how fast that was is said on stderr. With an encoder, PROMPT is what it reads.
+    The text appears as it is made; how fast that was is said on stderr. With an encoder, PROMPT is what it reads. What
+    the model's generation config forces or suppresses is heeded.
     """
     from lineage.modules.generation import Choice
     from lineage.parity.writing import Written, write
     from lineage.render.text import plain
 
-    drawn = {key: options.pop(key) for key in ("temperature", "top_k", "top_p", "seed")}
+    drawn, beams = {key: options.pop(key) for key in ("temperature", "top_k", "top_p", "seed")}, options.pop("beams")
     choice, written = Choice(repetition=repetition, **drawn), Written([])
     loaded = lineage.from_pretrained(model, dtype=dtype, device=device, **options)
-    for piece in write(loaded, Path(model), prompt, tokens, choice, written):
+    for piece in write(loaded, Path(model), prompt, tokens, choice, written, beams):
         if not as_json:
             sys.stdout.write("\n".join(plain(line, sys.stdout.encoding or "utf-8") for line in piece.split("\n")))
             sys.stdout.flush()

@@ -11,7 +11,9 @@ import lineage
 from lineage import catalog
 from lineage import components as c
 from lineage.errors import UsageError
+from lineage.modules.beams import beam_search
 from lineage.modules.cache import Cache
+from lineage.modules.constraints import Constraints
 from lineage.modules.generation import Choice, check_generates, generate
 from lineage.modules.model import Model, build
 from lineage.parity.tiny import spread, tiny, write_tiny
@@ -187,3 +189,63 @@ def test_command_refuses_a_prompt(prompt: str) -> None:
     outcome = main("generate", ADDITION, prompt)
     assert (outcome.code, outcome.out) == (2, "")
     assert "prompt" in outcome.err
+
+
+ENDS = [7, 8, 9, 10, 11, 12]
+SEARCHES: dict[str, tuple[dict, dict]] = {
+    "greedy": ({}, {}),
+    "4 beams": ({"beams": 4}, {"num_beams": 4}),
+    "3 beams, longer texts": ({"beams": 3, "penalty": 2.0}, {"num_beams": 3, "length_penalty": 2.0}),
+    "4 beams, until there are 4": ({"beams": 4, "early": True}, {"num_beams": 4, "early_stopping": True}),
+}
+ASKED = {
+    "forced_bos_token_id": 21,
+    "forced_eos_token_id": 7,
+    "bad_words_ids": [[22], [23]],
+    "begin_suppress_tokens": [24],
+    "no_repeat_ngram_size": 2,
+}
+
+
+@pytest.mark.parametrize("asked", [{}, ASKED], ids=["free", "constrained"])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if spec_of(kind).encoder is not None])
+def test_targets_are_the_references(kind: str, asked: dict, tmp_path: Path) -> None:
+    from transformers import AutoModelForSeq2SeqLM, GenerationConfig
+
+    ours = lineage.from_pretrained(write_tiny(kind, tmp_path), dtype="fp32")
+    theirs = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
+    pad = ours.spec.encoder.embed.padding or 0
+    draw, start = torch.Generator().manual_seed(6), torch.full((50, 1), 4)
+    source = torch.randint(13, 80, (50, 8), generator=draw)
+    keep = torch.ones_like(source)
+    keep[::2, 6:] = 0
+    source = torch.where(keep.bool(), source, pad)
+    fixed = {"tokens": 15, "stop": ENDS, "fill": pad, "constraints": Constraints.of(asked)}
+    usual = {"max_new_tokens": 15, "pad_token_id": pad, "eos_token_id": ENDS, "decoder_start_token_id": 4}
+    for mine, its in SEARCHES.values():
+        theirs.generation_config = GenerationConfig(do_sample=False, **usual, **asked, **its)
+        want = theirs.generate(source, attention_mask=keep)
+        run = beam_search if mine else generate
+        assert torch.equal(run(ours, source, keep, start=start, **fixed, **mine), want)
+
+
+def test_beams_of_a_decoder(tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM, GenerationConfig
+
+    ours = lineage.from_pretrained(write_tiny("llama", tmp_path), dtype="fp32")
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
+    ids = torch.randint(13, 90, (20, 6), generator=torch.Generator().manual_seed(7))
+    keep = torch.ones_like(ids)
+    keep[::2, :2] = 0
+    theirs.generation_config = GenerationConfig(
+        do_sample=False, max_new_tokens=10, pad_token_id=3, eos_token_id=ENDS, num_beams=4
+    )
+    want = theirs.generate(ids, attention_mask=keep)
+    assert torch.equal(beam_search(ours, ids, keep, beams=4, tokens=10, stop=ENDS, fill=3), want)
+
+
+def test_what_a_generation_config_asks_for_and_is_not_understood() -> None:
+    with pytest.raises(UsageError, match="sequence_bias"):
+        Constraints.of({"sequence_bias": [[[3], 1.0]]})
+    with pytest.raises(UsageError, match="bad_words_ids"):
+        Constraints.of({"bad_words_ids": [[3, 4]]})

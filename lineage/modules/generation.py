@@ -9,6 +9,7 @@ from torch import Tensor
 from lineage import components as c
 from lineage.errors import UsageError
 from lineage.modules.cache import Cache
+from lineage.modules.constraints import NONE, Constraints
 from lineage.modules.model import Model
 
 
@@ -77,6 +78,7 @@ def stream(
     stop: Collection[int] = (),
     fill: int = 0,
     start: Tensor | None = None,
+    constraints: Constraints = NONE,
 ) -> Iterator[Tensor]:
     """The next tokens [B] of each row, as they come; a row that has had a stop token goes on with `fill`.
 
@@ -96,13 +98,15 @@ def stream(
     cache = Cache(model.spec, length + tokens)
     given = {} if start is None else {"input_ids": input_ids, "attention_mask": attention_mask}
     new_BT, going_B = ids_BT, torch.ones(rows, dtype=torch.bool, device=ids_BT.device)
-    for _ in range(tokens):
+    for made in range(tokens):
         called = {"input_ids": new_BT, "attention_mask": mask_BT}
         if mask_BT is not None and not counts_itself(model.spec):
             called["position_ids"] = (mask_BT.cumsum(1) - 1).clamp(min=0)[:, -new_BT.shape[1] :]
         if start is not None:
             called = {f"decoder_{name}": value for name, value in called.items()} | given
         logits_BV = model(**called, cache=cache, last=1).logits[:, -1]
+        if constraints != NONE:
+            logits_BV = constraints.scores(logits_BV, ids_BT, length, tokens - made)
         scores_BV = choice.scores(logits_BV, ids_BT, mask_BT)
         if choice.temperature is None:
             next_B = scores_BV.argmax(-1)

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,8 @@ from typing import Any
 import torch
 
 from lineage.errors import UsageError
+from lineage.modules.beams import beam_search
+from lineage.modules.constraints import Constraints
 from lineage.modules.generation import Choice, stream
 from lineage.modules.model import Model
 from lineage.parity.prompts import prompt_ids
@@ -61,11 +63,15 @@ def stops(settings: dict[str, Any]) -> list[int]:
     return [token for token in (said if isinstance(said, list) else [said]) if type(token) is int]
 
 
-def write(model: Model, directory: Path, prompt: str, tokens: int, choice: Choice, written: Written) -> Iterator[str]:
-    """The text piece by piece; `written` is filled on the way. prompt: text, or token ids as [1, 2, 3].
+def write(
+    model: Model, directory: Path, prompt: str, tokens: int, choice: Choice, written: Written, beams: int = 1
+) -> Iterator[str]:
+    """The text piece by piece, of beams in one; `written` is filled on the way. prompt: text, or token ids as [1, 2].
 
-    Raises UsageError: nothing to go on from, ids that the model does not have, text without a tokenizer, an encoder
-    whose config does not say what a target begins with.
+    What the generation config asks for is heeded: the tokens that end a text, forced and suppressed ones.
+
+    Raises UsageError: what it asks for is not understood, nothing to go on from, ids that the model does not have, text
+    without a tokenizer, an encoder whose config does not say what a target begins with.
     """
     settings, vocab = settings_of(directory), (model.spec.encoder or model.spec).embed.vocab
     ids, tokenizer = prompt_ids(prompt, source_of(directory), "prompt")
@@ -79,13 +85,29 @@ def write(model: Model, directory: Path, prompt: str, tokens: int, choice: Choic
             raise UsageError("config.json does not say which token a target begins with (decoder_start_token_id)")
         start = torch.tensor([[first]])
     began, shown = time.perf_counter(), ""
-    for next_B in stream(model, torch.tensor([ids]), tokens=tokens, choice=choice, stop=stops(settings), start=start):
+    given = {"tokens": tokens, "stop": stops(settings), "start": start, "constraints": Constraints.of(settings)}
+    for next_B in _tokens(model, torch.tensor([ids]), beams, choice, settings, given):
         written.tokens.append(int(next_B[0]))
         written.seconds = time.perf_counter() - began
         whole = tokenizer.decode(written.tokens, skip_special_tokens=True) if tokenizer else _spelled(written.tokens)
         if not whole.endswith("\N{REPLACEMENT CHARACTER}"):  # else a character of several tokens is not yet whole
             yield whole[len(shown) :]
             shown = written.text = whole
+
+
+def _tokens(
+    model: Model, ids_BT: torch.Tensor, beams: int, choice: Choice, settings: dict[str, Any], given: dict[str, Any]
+) -> Iterable[torch.Tensor]:
+    if beams == 1:
+        return stream(model, ids_BT, choice=choice, **given)
+    if choice != Choice():
+        raise UsageError("beams take the likeliest texts, and draw no tokens")
+    penalty, early = settings.get("length_penalty", 1.0), settings.get("early_stopping", False)
+    if type(early) is not bool:
+        raise UsageError(f"the generation config asks for early_stopping {early!r}, which is not understood")
+    begun = ids_BT if given["start"] is None else given["start"]
+    whole_BT = beam_search(model, ids_BT, beams=beams, penalty=penalty, early=early, **given)
+    return whole_BT[:, begun.shape[1] :].unbind(1)
 
 
 def _spelled(tokens: list[int]) -> str:
