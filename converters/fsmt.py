@@ -3,7 +3,8 @@
 from lineage.config import Flag, Index, Inert, Size, Twin
 from lineage.rules import Copy, Dialect, Find, Reference, Rule, Tap
 
-from .two_stacks import OTHERS, POSITIONS, TAPS, sizes, stacks
+from .stack_keys import OTHERS, sizes
+from .two_stacks import POSITIONS, TAPS, stacks
 
 WORDS, HEAD = "{base}decoder.embed_tokens.weight", "{base}decoder.output_projection.weight"
 HUGGINGFACE = Dialect(

@@ -1,13 +1,14 @@
 """Hugging Face's spelling of Marian (opus-mt): the 2017 Transformer with sines before cosines."""
 
-from lineage.config import Flag, Index, Only, Size
+from lineage.config import Flag, Index, Only, Size, Under
 from lineage.rules import Copy, Dialect, Reference
 
+from .stack_keys import OTHERS, sizes
 from .two_stacks import (
     BIAS,
+    DEAD,
     HEAD,
     LOGITS_BIAS,
-    OTHERS,
     POSITIONS,
     SHARED,
     TABLE,
@@ -15,7 +16,6 @@ from .two_stacks import (
     TAPS,
     WAVES,
     WHOLE,
-    sizes,
     stacks,
 )
 
@@ -29,7 +29,7 @@ HUGGINGFACE = Dialect(
         Size("vocab_size", "vocab", 58101),
         Size("decoder_vocab_size", "target_vocab", None),
         Flag("scale_embedding", "scaled", False),
-        Flag("share_encoder_decoder_embeddings", "shared", True),
+        Under("share_encoder_decoder_embeddings", "shared", True, of="tie_word_embeddings"),
         Flag("tie_word_embeddings", "tied", True),
         Index("pad_token_id", "padding", 58100, nullable=True),
         Only("is_decoder", False),
@@ -38,7 +38,7 @@ HUGGINGFACE = Dialect(
     finds=(BIAS, TABLE),
     tensors=(*TABLES, *POSITIONS, *stacks("norm_sum"), HEAD, LOGITS_BIAS),
     copies=(*SHARED, Copy("lm_head.weight", of="{base}decoder.embed_tokens.weight", argument="tied")),
-    drops=WAVES,
+    drops=(*WAVES, DEAD),
     taps=(*TAPS, WHOLE),
     references=(Reference("MarianMTModel", ("head",), {"logits": "logits"}),),
 )

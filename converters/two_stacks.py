@@ -1,12 +1,8 @@
-"""What the spellings of encoder–decoder models share: names of layers, tables and sizes."""
+"""What the spellings of encoder–decoder models share: names of layers and tables."""
 
-from lineage.config import Choice, Entry, Inert, Only, Size, inert
 from lineage.rules import Copy, Drop, Find, Row, Rule, Tap
 
-from .common import ACTIVATIONS, COMMON
-
 ENCODER, DECODER = ("{base}encoder.layers.{i}.", "encoder.blocks.{i}."), ("{base}decoder.layers.{i}.", "blocks.{i}.")
-OTHERS = tuple(entry for entry in COMMON if entry.key != "is_encoder_decoder")
 
 
 def attention(sides: tuple[str, str], theirs: str, ours: str) -> tuple[Rule, ...]:
@@ -59,6 +55,7 @@ SHARED = (
 SINES = "sines, then cosines"
 TABLE = Find(tuple(rule.sources[0] for rule in POSITIONS), "table", unless=SINES)
 WAVES = tuple(Drop(rule.sources[0], "sines and cosines, as a table", SINES) for rule in POSITIONS)
+DEAD = Drop("{base}shared.weight", "a table that nothing reads where each side has its own", None)
 FORMAT = (
     Drop("{base}encoder.version", "the number of an old format", None),
     Drop("{base}decoder.version", "the same", None),
@@ -81,33 +78,16 @@ TAPS = (
     *taps(ENCODER, ("self_attn", "attention")),
     *taps(DECODER, ("self_attn", "attention"), ("encoder_attn", "cross")),
     *(
-        Tap(f"{{base}}{theirs}.embed_positions", f"{ours}embed.positions", entry=f"{{base}}{theirs}.embed_tokens")
+        Tap(f"{{base}}{theirs}.embed_positions", f"{ours}embed.positions", entry=f"{{base}}{theirs}")
         for theirs, ours in SIDES
     ),
     *(
-        Tap(f"{{base}}{theirs}.layers.0", f"{ours}embed", at="input", entry=f"{{base}}{theirs}.embed_tokens")
+        Tap(f"{{base}}{theirs}.layers.0", f"{ours}embed", at="input", entry=f"{{base}}{theirs}")
         for theirs, ours in SIDES
     ),
     Tap("{base}encoder", "encoder"),
 )
 WHOLE = Tap("", "head", entry="lm_head")  # what the bias was added to
-
-
-def sizes(width: int, layers: int, heads: int, mlp: int, act: str, context: int = 1024) -> tuple[Entry, ...]:
-    """The keys of the two stacks' sizes."""
-    stack = ("layers", "layers"), ("attention_heads", "heads"), ("ffn_dim", "mlp_width")
-    numbers = {"layers": layers, "attention_heads": heads, "ffn_dim": mlp}
-    return (
-        Size("d_model", "width", width),
-        *(Size(f"encoder_{theirs}", ours, numbers[theirs], most=10**6) for theirs, ours in stack),
-        *(Size(f"decoder_{theirs}", f"decoder_{ours}", numbers[theirs], most=10**6) for theirs, ours in stack),
-        Size("max_position_embeddings", "context", context),
-        Choice("activation_function", "activation", act, names=ACTIVATIONS),
-        Only("is_encoder_decoder", True),
-        Inert("decoder_start_token_id", "which token a target begins with: how generation is called"),
-        *inert("training only", "dropout", "attention_dropout", "activation_dropout", "init_std"),
-        *inert("training only", "encoder_layerdrop", "decoder_layerdrop", "classifier_dropout", "classif_dropout"),
-        *inert("an older key that no class reads", "add_bias_logits", "add_final_layer_norm", "extra_pos_embeddings"),
-        *inert("the class decides", "normalize_before", "normalize_embedding", "static_position_embeddings"),
-        Inert("num_hidden_layers", "an older name of encoder_layers that the class writes and does not read"),
-    )
+SCALED = Tap("{base}shared", "encoder.embed.tokens", at="nothing")  # its result is scaled, and ours not yet
+NORMS = tuple(Rule(f"{{base}}{theirs}.layernorm_embedding.{{p}}", f"{ours}embed.norm.{{p}}") for theirs, ours in SIDES)
+LAST = tuple(Rule(f"{{base}}{theirs}.layer_norm.{{p}}", f"{ours}norm.{{p}}") for theirs, ours in SIDES)

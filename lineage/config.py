@@ -18,6 +18,7 @@ from lineage.further_keys import Same as Same
 from lineage.further_keys import Spare as Spare
 from lineage.further_keys import ThetaWithin as ThetaWithin
 from lineage.further_keys import Twin as Twin
+from lineage.further_keys import Under as Under
 from lineage.further_keys import UsualKeys as UsualKeys
 from lineage.further_keys import Within as Within
 from lineage.keys import Choice as Choice

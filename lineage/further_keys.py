@@ -55,6 +55,18 @@ class Twin(Flag):
 
 
 @dataclass(frozen=True)
+class Under(Flag):
+    """A flag that counts only where another key is true, and is false elsewhere. of: that key; usual: its default."""
+
+    of: str = ""
+    usual: bool = True
+
+    def consume(self, config: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+        found, problems = super().consume(config)
+        return ({self.argument: False}, problems) if config.get(self.of, self.usual) is False else (found, problems)
+
+
+@dataclass(frozen=True)
 class Same(Entry):
     """A key that must say what another says. of: the other; argument: the spec's that the other carries.
 

@@ -56,20 +56,16 @@ def transformer(
     skipped: positions skip padding, and have no end. table: positions are kept as a table, of `context` tokens. What is
     None of the decoder's is the encoder's; apart, closed, single: see Sinusoids; early: see Attention.
     """
-    norm = LayerNorm(eps=eps)
+    norm, biased = LayerNorm(eps=eps), {"bias": True, "output_bias": True}
     ids = SkipPadding(pad=padding) if skipped and padding is not None else Consecutive()
     rows = None if context is None or (skipped and not table) else context + ids.offset
     places: LearnedPositions | Sinusoids = Sinusoids(length=rows, apart=apart, closed=closed, single=single, ids=ids)
     if table and rows is not None:
         places = LearnedPositions(length=rows, ids=ids)
 
-    def attention(count: int, mask: Mask, cross: bool = False) -> Residual:
-        across = head_width(width, count)
-        body = Attention(
-            heads=count, kv_heads=count, head_width=across, mask=mask, bias=True, output_bias=True, cross=cross,
-            early=early,
-        )  # fmt: skip
-        return Residual(body=body, norm_sum=norm)
+    def attention(heads: int, mask: Mask, cross: bool = False) -> Residual:
+        sizes = {"heads": heads, "kv_heads": heads, "head_width": head_width(width, heads)}
+        return Residual(body=Attention(mask=mask, cross=cross, early=early, **biased, **sizes), norm_sum=norm)
 
     def mlp(inner: int) -> Residual:
         return Residual(body=FeedForward(width=inner, activation=activation, bias=True), norm_sum=norm)
@@ -94,8 +90,9 @@ def transformer(
 
 TINY = {"vocab": 101, "width": 24, "layers": 2, "heads": 3, "mlp_width": 40, "padding": 3, "context": 160}
 TINY |= {"decoder_layers": 3, "decoder_heads": 4, "decoder_mlp_width": 32, "target_vocab": 83, "shared": False}
+OPUS = {"vocab": 58101, "context": 512, "activation": "silu", "eps": 1e-5, "bias": True, "padding": 58100}
 PUBLISHED: dict[str, dict[str, object]] = {
     "transformer": {},
     "transformer-big": {"width": 1024, "heads": 16, "mlp_width": 4096},
-    "opus-mt": {"vocab": 58101, "activation": "silu", "eps": 1e-5, "bias": True, "padding": 58100, "apart": True},
+    "opus-mt": OPUS | {"apart": True},
 }

@@ -62,13 +62,14 @@ def trace(
     for pair in mapping:
         if pair.ours not in values:
             continue
-        want = kept(values[pair.ours], probe)
+        whole = values[pair.ours]
+        want = kept(whole, probe)
         channels = slice(want.shape[-1] if pair.at == "logits" else None)  # a router of ours gives more
-        have = kept(own.calls[pair.ours].output[..., channels], probe)  # type: ignore[index]
+        have = kept(_broad(own.calls[pair.ours].output[..., channels], whole), probe)  # type: ignore[index]
         fed = () if pair.given else _fed(pair, values, reference, prefix)
         module = ours.get_submodule(pair.ours)
         again = _replay(module, own, pair.ours, fed, values.get(MEMORY)) if fed else have if pair.given else None
-        local = distance(kept(again[..., channels], probe), want) if again is not None else None
+        local = distance(kept(_broad(again[..., channels], whole), probe), want) if again is not None else None
         nodes.append(Node(pair.ours, pair.theirs, distance(have, want), local))
     wrong = [node for node in nodes if node.local is not None and not node.local <= limit]
     return Trace(
@@ -83,6 +84,12 @@ def _attending(context: Context, memory_BSD: Tensor | None) -> Context:
     if context.memory is None or memory_BSD is None:
         return context
     return replace(context, memory=replace(context.memory, hidden_BSD=memory_BSD))
+
+
+def _broad(value: Tensor, like: Tensor) -> Tensor:
+    """What is the same for every row, for as many rows as the other has."""
+    same = value.dim() == like.dim() and value.shape[:1] == (1,) and value.shape[1:] == like.shape[1:]
+    return value.expand_as(like) if same else value
 
 
 def _inside(path: str, whole: str) -> bool:
