@@ -33,10 +33,16 @@ HUGGINGFACE = Dialect(
     tensors=(
         TABLE,
         Rule(LAYER + "input_layernorm.{p}", BLOCK + "norm_input.{p}"),
-        Rule(LAYER + "ln_attn.{p}", BLOCK + "attention.norm_input.{p}", where=lambda model: model.blocks[0].parallel),
-        Rule(LAYER + "ln_mlp.{p}", BLOCK + "mlp.norm_input.{p}", where=lambda model: model.blocks[0].parallel),
-        Rule(LAYER + "input_layernorm.{p}", BLOCK + "attention.norm_input.{p}"),
-        Rule(LAYER + "post_attention_layernorm.{p}", BLOCK + "mlp.norm_input.{p}"),
+        *(
+            Rule(
+                LAYER + theirs + ".{p}", BLOCK + ours + ".norm_input.{p}", where=lambda model: model.blocks[0].parallel
+            )
+            for theirs, ours in (("ln_attn", "attention"), ("ln_mlp", "mlp"))
+        ),
+        *(
+            Rule(LAYER + theirs + ".{p}", BLOCK + ours + ".norm_input.{p}", where=lambda m: not m.blocks[0].parallel)
+            for theirs, ours in (("input_layernorm", "attention"), ("post_attention_layernorm", "mlp"))
+        ),
         *(*RULES, *ENDS),
     ),
     copies=(TIED,),

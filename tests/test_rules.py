@@ -1,8 +1,10 @@
 """Templates are reversible, and every dialect has exactly one rule for each tensor of what it can say."""
 
+import contextlib
 import re
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -10,7 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lineage import catalog, graph
+from lineage.components import Model
 from lineage.config import Flag
+from lineage.errors import ArchitectureError
+from lineage.plan import expected
 from lineage.rules import Dialect, Rule, Stack, fill, match
 from tests.published import CASES, DIALECTS, Case, keys
 
@@ -23,7 +28,13 @@ def templates(dialect: Dialect) -> set[str]:
     rules = [name for rule in (*dialect.tensors, *dialect.memory) for name in (*rule.sources, *rule.targets)]
     taps = [name for tap in dialect.taps for name in (tap.source, tap.target, *tap.entries, *tap.feeds) if name]
     copies = [name for copy in dialect.copies for name in (copy.source, copy.of)]
-    return {*rules, *taps, *copies, *(drop.source for drop in dialect.drops), *(name for f in dialect.finds for name in f.sources)}
+    return {
+        *rules,
+        *taps,
+        *copies,
+        *(drop.source for drop in dialect.drops),
+        *(name for f in dialect.finds for name in f.sources),
+    }
 
 
 TEMPLATES = sorted({(t, base) for d in catalog.dialects().values() for t in templates(d) for base in d.prefixes})
@@ -83,29 +94,33 @@ def test_rule_binds_the_same_on_both_sides(model_type: str) -> None:
         assert len(rule.sources) == len(rule.targets) or rule.operations
 
 
-@pytest.mark.parametrize("model_type", DIALECTS)
-def test_no_two_rules_meet(model_type: str) -> None:
-    dialect = catalog.dialects()[model_type]
-    for rules in filter(None, (dialect.tensors, dialect.memory)):
-        assert max(Counter(name for rule in rules for name in rule.sources).values()) == 1
-        assert max(Counter(name for rule in rules for name in rule.targets).values()) == 1
-
-
 def variants(case: Case) -> Iterator[dict[str, bool]]:
-    """All that is optional on and off: heads, a shared table, the ways to scale."""
+    """All that is optional on and off: heads, a shared table, the ways to scale. Some exclude each other."""
     flags = [find.argument for find in case.dialect.finds]
     flags += [key.argument for key in keys(case.dialect) if isinstance(key, Flag)]
     for values in product((True, False), repeat=len(flags)):
         yield dict(zip(flags, values, strict=True))
 
 
+def models(case: Case) -> Iterator[Model]:
+    yield case.model()
+    for changes in variants(case):
+        with contextlib.suppress(ArchitectureError):
+            yield case.model(**changes, layers=2)  # names differ in the layer's number alone
+
+
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_every_tensor_has_exactly_one_rule(case: Case) -> None:
-    targets = [target for rule in case.dialect.tensors for target in rule.targets]
-    whole = [case.model()]
-    small = [case.model(**changes, layers=2) for changes in variants(case)]  # names differ in the layer's number alone
-    for name in (name for model in (*whole, *small) for name in graph.tensors(model)):
-        assert sum(match(target, name) is not None for target in targets) == 1, name
+def test_every_tensor_has_exactly_one_rule_and_no_two_rules_meet(case: Case) -> None:
+    """In files; and in memory, where rules of its own come first."""
+    dialect = case.dialect
+    for model in models(case):
+        rules = [rule for rule in dialect.tensors if rule.where is None or rule.where(model)]
+        targets = [target for rule in rules for target in rule.targets]
+        for name in graph.tensors(model):
+            assert sum(match(target, name) is not None for target in targets) == 1, name
+        for tensors in (dialect.tensors, (*dialect.memory, *dialect.tensors)):
+            steps = expected(replace(dialect, tensors=tensors), model, dialect.prefixes[0])
+            assert set(Counter(source for step in steps for source in step.sources).values()) == {1}
 
 
 def test_base_is_the_first_prefix_that_is_there() -> None:
