@@ -31,6 +31,7 @@ HUGGINGFACE = spelled(
     Flag("norm_topk_prob", "normalise", True),
     *inert("layers that are dropped", "num_nextn_predict_layers", "num_mtp_layers"),
     spec="glm4_moe",
+    fixed={"output_bias": False},
     rules=RULES,
     taps=(*TAPS, product("query_norm", "key_norm", "v"), *SHARED_TAPS),
     memory=FUSED,

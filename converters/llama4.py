@@ -1,5 +1,7 @@
 """Hugging Face's spelling of Llama 4's text model: Llama's names, experts fused as [in, out]."""
 
+from dataclasses import replace
+
 from lineage.config import Flag, Number, Numbers, Pattern, Size
 from lineage.rules import Rule, Split, Tap, Transpose
 
@@ -10,7 +12,7 @@ from .mixtral import BODY, INERT
 FEED, SHARED = LAYER + "feed_forward.", BODY + "shared"
 PARTS = ("gate", "up", "down")
 
-HUGGINGFACE = spelled(
+SPELLED = spelled(
     "llama4_text",
     "Llama4ForCausalLM",
     *keys(202048, 16384, 1e-5, (5120, 48, 40), kv_heads=8, head=128, theta=5e5, mlp="intermediate_size_mlp"),
@@ -47,3 +49,5 @@ HUGGINGFACE = spelled(
         Tap(FEED + "shared_expert.activation_fn", SHARED + ".act"),
     ),
 )
+HUGGINGFACE = replace(SPELLED, prefixes=("model.",))  # the reference's own prefix is that of the model with pictures
+del SPELLED

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from typing import Any
 
 from lineage.components import (
     Block,
@@ -36,6 +35,9 @@ def deepseek_v2(
     mlp_width: int = 12288,
     mlp_bias: bool = False,
     activation: str = "silu",
+    eps: float = 1e-6,
+    tied: bool = False,
+    padding: int | None = None,
     bias: bool = False,
     query_latent: int | None = 1536,
     latent: int = 512,
@@ -54,7 +56,6 @@ def deepseek_v2(
     groups: int | None = 8,
     open_groups: int | None = 3,
     scale: float = 16.0,
-    **arguments: Any,
 ) -> Model:
     """mlp_width: of the first dense_first layers. expert_width: of one expert, also of one shared; top_k: None is 6.
 
@@ -63,7 +64,7 @@ def deepseek_v2(
     """
     base = llama(
         vocab=vocab, width=width, layers=layers, heads=1, head_size=rotary_width, mlp_width=mlp_width,
-        mlp_bias=mlp_bias, activation=activation, **arguments,
+        mlp_bias=mlp_bias, activation=activation, eps=eps, tied=tied, padding=padding,
     )  # fmt: skip
     hot = 0.1 * heat * math.log(scaling.factor) + 1 if isinstance(scaling, Yarn) and scaling.factor > 1 else 1.0
     attention = LatentAttention(

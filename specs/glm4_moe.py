@@ -28,6 +28,7 @@ def glm4_moe(
     theta: float = 1e6,
     share: float = 0.5,
     bias: bool = True,
+    output_bias: bool | None = False,
     head_norms: bool = True,
     experts: int = 160,
     top_k: int = 8,
@@ -40,13 +41,14 @@ def glm4_moe(
     normalise: bool = True,
     **arguments: Any,
 ) -> Model:
-    """share: of each head's channels, that is turned. head_norms: of each head's query and key.
+    """head_size: None is width / heads, rounded down. share: of each head's channels, that is turned. head_norms: of each head's query and key.
 
     mlp_width: of the first dense_first layers. expert_width: of one expert, also of one shared.
     """
     base = llama(
-        vocab=vocab, width=width, layers=layers, heads=heads, kv_heads=kv_heads, head_size=head_size,
-        mlp_width=mlp_width, activation=activation, eps=eps, theta=theta, share=share, bias=bias, output_bias=False,
+        vocab=vocab, width=width, layers=layers, heads=heads, kv_heads=kv_heads, head_size=head_size or width // heads,
+        mlp_width=mlp_width, activation=activation, eps=eps, theta=theta, share=share, bias=bias,
+        output_bias=output_bias,
         **arguments,
     )  # fmt: skip
     norm = RMSNorm(eps=eps) if head_norms else None

@@ -93,10 +93,5 @@ def llama4(
     return with_experts(replace(base, blocks=blocks), body, set(range(layers)) - set(chosen))
 
 
-TINY = LLAMA | {
-    "layers": 4, "chunk": 9, "heat_length": 16.0, "experts": 4, "top_k": 1, "expert_width": 20, "sparse_step": 2,
-}  # fmt: skip
-PUBLISHED = {
-    "llama-4-scout": {},
-    "llama-4-maverick": {"experts": 128, "sparse_step": 2, "head_norms": False},
-}
+TINY = LLAMA | {"layers": 4, "chunk": 9, "heat_length": 16.0, "experts": 4, "expert_width": 20, "sparse_step": 2}
+PUBLISHED = {"llama-4-scout": {}, "llama-4-maverick": {"experts": 128, "sparse_step": 2, "head_norms": False}}

@@ -25,7 +25,13 @@ def built(case: Case, reference: Reference, **changes: Any) -> nn.Module:
     options = {"add_pooling_layer": "pooler" in reference.parts} if reference.name.endswith("Model") else {}
     taken = {name: value for name, value in options.items() if name in inspect.signature(kind).parameters}
     with torch.device("meta"):
-        return kind(CONFIG_MAPPING[case.model_type](**case.config | changes), **taken)
+        return kind(CONFIG_MAPPING[case.model_type](**said(case, changes)), **taken)
+
+
+def said(case: Case, changes: dict[str, Any]) -> dict[str, Any]:
+    """The config of a case, mended where the reference would stumble."""
+    whole = case.config | changes
+    return whole | {key: value for entry in case.dialect.config for key, value in entry.repaired(whole).items()}
 
 
 class Info:
@@ -58,7 +64,8 @@ def test_reference_has_as_many_parameters_and_its_names_fit(case: Case, referenc
     assert sorted(used) == sorted(file)
     assert plan.dropped == ()
     modules = dict(theirs.named_modules())
-    for step in plan.steps:  # a square matrix shows by its module alone that it is stored [in, out]
+    matrices = [step for step in plan.steps if len(step.target_shapes[0]) == 2]
+    for step in matrices:  # a square one shows by its module alone that it is stored [in, out]
         owner, _, name = step.sources[0].rpartition(".")
         turned = name == "weight" and isinstance(modules.get(owner), Conv1D)
         assert (Transpose() in step.operations) == turned
@@ -67,8 +74,11 @@ def test_reference_has_as_many_parameters_and_its_names_fit(case: Case, referenc
 WITH_HEADS = {case.model_type: (case, r) for case, r in reversed(REFERENCES) if "head" in r.parts}
 
 
+TIEABLE = [kind for kind, (case, _) in WITH_HEADS.items() if any(copy.argument for copy in case.dialect.copies)]
+
+
 @pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("model_type", WITH_HEADS)
+@pytest.mark.parametrize("model_type", TIEABLE)
 def test_shared_table_is_a_copy_and_another_is_not(model_type: str, tied: bool) -> None:
     case, reference = WITH_HEADS[model_type]
     file = header(built(case, reference, tie_word_embeddings=tied))

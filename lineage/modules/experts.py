@@ -1,6 +1,7 @@
 """Mixtures of experts. N tokens of the whole batch, D width, E experts, K chosen, G groups, F inner width."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.nn.functional as F
@@ -83,6 +84,19 @@ def mix(logits_NE: Tensor, top_k: int, jitter: float) -> tuple[Tensor, Tensor]:
 
 def _single(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()
+
+
+@contextlib.contextmanager
+def routed(model: nn.Module) -> Iterator[list[Tensor]]:
+    """Within: the logits of every router of a model, [N, E] each, in the order in which they run."""
+    found: list[Tensor] = []
+    routers = [module for module in model.modules() if isinstance(module, Router)]
+    hooks = [router.register_forward_hook(lambda _, args, output: found.append(output[0])) for router in routers]
+    try:
+        yield found
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 @runs(c.Experts)

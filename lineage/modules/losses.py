@@ -1,5 +1,8 @@
-"""The losses that the families were trained with. B batch, T tokens, V vocabulary."""
+"""The losses that the families were trained with. B batch, T tokens, V vocabulary, E experts."""
 
+from collections.abc import Sequence
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -14,3 +17,18 @@ def causal_loss(logits_BTV: Tensor, labels_BT: Tensor) -> Tensor:
 def masked_loss(logits_BTV: Tensor, labels_BT: Tensor) -> Tensor:
     """Mean cross-entropy of the tokens that were masked (Devlin et al. 2018, §3.1); all other labels are -100."""
     return F.cross_entropy(logits_BTV.flatten(0, 1), labels_BT.flatten(), ignore_index=IGNORED)
+
+
+def balance_loss(logits: Sequence[Tensor], top_k: int, keep_BT: Tensor | None = None) -> Tensor:
+    """Experts · Σ (share of tokens that chose an expert · its mean probability) (Fedus et al. 2021, eq. 4 to 6).
+
+    logits: of each router, [B · T, E], as `experts.routed` collects them; all of them are pooled. keep_BT: false for
+    padding. With even loads it is top_k, since so many experts are chosen by each token.
+    """
+    together_xE = torch.cat(list(logits))
+    probabilities_xE = together_xE.softmax(-1)
+    chosen_xE = torch.zeros_like(probabilities_xE).scatter(-1, probabilities_xE.topk(top_k, -1).indices, 1.0)
+    if keep_BT is not None:
+        keep_x = keep_BT.flatten().bool().repeat(len(logits))
+        probabilities_xE, chosen_xE = probabilities_xE[keep_x], chosen_xE[keep_x]
+    return together_xE.shape[-1] * (chosen_xE.mean(0) * probabilities_xE.mean(0)).sum()

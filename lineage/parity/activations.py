@@ -212,7 +212,7 @@ def upright(value: Tensor, like: Tensor) -> Tensor:
     """A value in the arrangement of ours: its first two axes turned, its axes before the last joined or parted."""
     if value.shape == like.shape or value.dim() < 2:
         return value
-    if value.transpose(0, 1).shape[:2] == like.shape[:2]:
+    if value.dim() == like.dim() and value.transpose(0, 1).shape[:2] == like.shape[:2]:
         return value.transpose(0, 1)
     same = like.dim() > 1 and value.shape[-1] == like.shape[-1] and value.numel() == like.numel()
     return value.reshape(like.shape) if same else value
