@@ -58,8 +58,8 @@ def _findings(session: Session, ours: Model, theirs: nn.Module) -> Iterator[Find
 
     def own(probe: Probe, positions_BT: Tensor | None = None, row: int = 0) -> Tensor:
         with torch.no_grad():
-            given = on(probe, row).arguments() | ({} if positions_BT is None else {"position_ids": positions_BT})
-            value: Tensor = getattr(ours(**reference.accepted(ours, given)), output)
+            places = None if positions_BT is None else positions_BT.to(session.device)
+            value: Tensor = getattr(ours(**on(probe, row).arguments(session.device), position_ids=places), output)
         return value.cpu()
 
     def its(probe: Probe, **options: bool) -> Tensor:

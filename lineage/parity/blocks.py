@@ -61,7 +61,7 @@ def verify_blocks(
         mapping = pairs(made.dialect, made.memory, made.base, paths)
         length = min(LENGTH, usable_length(spec))
         probe = Probe("blocks", tokens(spec, 1, length, torch.Generator().manual_seed(5)))
-        own, given = (reference.accepted(side, probe.arguments(), device) for side in (ours, theirs))
+        own, given = probe.arguments(device), reference.accepted(theirs, probe.arguments(), device)
         with streamed(ours, _ours(made), device), streamed(theirs, _theirs(made, theirs), device):
             found = trace(ours, theirs, mapping, probe, given, BLOCK_LIMIT, own)
     local = [node.local for node in found.nodes if node.local is not None]

@@ -19,7 +19,6 @@ from lineage.modules.loading import from_pretrained
 from lineage.modules.model import Model
 from lineage.parity.device import find, strict
 from lineage.parity.probes import Probe, default_probes
-from lineage.parity.reference import accepted
 from lineage.parity.report import Level, Report, passed
 from lineage.parity.verification import conditions
 
@@ -103,7 +102,7 @@ def _device(model: Model) -> str:
 
 def _results(model: Model, probe: Probe) -> Iterator[tuple[str, Tensor]]:
     with torch.no_grad(), strict(_device(model)):
-        outputs = model(**accepted(model, probe.arguments()))
+        outputs = model(**probe.arguments(_device(model)))
     found = ((name, getattr(outputs, name)) for name in OUTPUTS)
     first = "logits" if outputs.logits is not None else "hidden"
     yield from (

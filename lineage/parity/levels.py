@@ -101,8 +101,8 @@ def replay(session: Session) -> tuple[Level, list[Trace]]:
     chosen = [*whole[-1:], *(probe for probe in session.small() if probe.keep_BT is not None)]
     found = []
     for probe in chosen:
-        given = reference.accepted(theirs, probe.arguments())
-        found.append(trace(ours, theirs, mapping, probe, given, FP64_LIMIT, within=lifted))
+        own, given = probe.arguments(session.device), reference.accepted(theirs, probe.arguments())
+        found.append(trace(ours, theirs, mapping, probe, given, FP64_LIMIT, own, within=lifted))
     guilty = {node.ours: node for one in found for node in one.guilty}
     local = [node.local for one in found for node in one.nodes if node.local is not None]
     inherit = [node for node in (found[0].nodes if found else ()) if not node.inherited <= FP64_LIMIT]

@@ -28,7 +28,7 @@ class Probe:
     source_BS: Tensor | None = None
     source_keep_BS: Tensor | None = None
 
-    def arguments(self) -> dict[str, Tensor]:
+    def arguments(self, device: str | torch.device = "cpu") -> dict[str, Tensor]:
         """The call's arguments, by the names that ours and the reference share."""
         mask_BT, source_mask_BS = (
             None if keep is None else keep.long() for keep in (self.keep_BT, self.source_keep_BS)
@@ -37,7 +37,7 @@ class Probe:
         if self.source_BS is not None:
             given = {f"decoder_{name}": value for name, value in given.items()}
             given |= {"input_ids": self.source_BS, "attention_mask": source_mask_BS}
-        return {name: value for name, value in given.items() if value is not None}
+        return {name: value.to(device) for name, value in given.items() if value is not None}
 
     @property
     def tokens(self) -> int:

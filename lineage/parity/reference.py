@@ -185,7 +185,7 @@ def run(model: nn.Module, probe: Probe, reference: Reference, **options: bool) -
 def accepted(
     model: nn.Module, arguments: Mapping[str, Any], device: str | torch.device | None = None
 ) -> dict[str, Any]:
-    """Those of the arguments that a model takes, ours too; and no cache, which has made some forget their masks.
+    """Those of the arguments that a model takes; and no cache, which has made some forget their masks.
 
     On the model's device, or on another, where its weights are not.
     """

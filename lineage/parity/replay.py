@@ -15,7 +15,6 @@ from lineage.modules.context import Context
 from lineage.parity.activations import Node, Pair, Recorder, find, kept, record, tensor_of, their_value, upright
 from lineage.parity.figures import distance
 from lineage.parity.probes import Probe
-from lineage.parity.reference import accepted
 
 MEMORY = "encoder"  # the path of what cross attention reads
 
@@ -42,10 +41,10 @@ def trace(
 ) -> Trace:
     """Run both sides once, compare every pair in the order of our run, and replay every component.
 
-    limit: on the relative distance. our_arguments: for a module that does not take the probe's, or has no device yet.
+    limit: on the relative distance. our_arguments: by name or place, where they are not the probe's on the CPU.
     within: what the reference is run in.
     """
-    own = record(ours, our_arguments or accepted(ours, probe.arguments()))
+    own = record(ours, our_arguments or probe.arguments())
     with within():
         reference = record(theirs, their_arguments)
     prefix = getattr(theirs, "base_model_prefix", "")

@@ -120,7 +120,7 @@ class Session:
         found: Results = {}
         for probe in probes:
             with torch.no_grad():
-                outputs = model(**reference.accepted(model, probe.arguments()))
+                outputs = model(**probe.arguments(self.device))
             found |= {(output, probe.name): getattr(outputs, output).cpu() for output in self.reference.outputs}
         return found
 

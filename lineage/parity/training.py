@@ -55,7 +55,7 @@ def _labels(session: Session, probe: Probe) -> Tensor | None:
 
 
 def _ours(session: Session, model: Model, probe: Probe) -> Tensor:
-    outputs, labels_BT = model(**reference.accepted(model, probe.arguments())), _labels(session, probe)
+    outputs, labels_BT = model(**probe.arguments(session.device)), _labels(session, probe)
     if labels_BT is None:
         return torch.stack([_weighed(getattr(outputs, name)) for name in session.reference.outputs]).sum()
     loss = causal_loss if session.causal and probe.source_BS is None else masked_loss

@@ -266,10 +266,7 @@ def eps_of(*paths: str) -> Plant:
         chosen = paths or norms(model)
         for path in chosen:
             norm = model.get_submodule(path)
-            if isinstance(norm, LayerNorm):
-                norm.eps += 1e-5
-            else:
-                norm.spec = replace(norm.spec, eps=norm.spec.eps + 1e-5)
+            norm.spec = replace(norm.spec, eps=norm.spec.eps + 1e-5)
         return set(chosen)
 
     return plant

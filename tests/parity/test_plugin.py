@@ -61,7 +61,7 @@ def test_three_lines_pass_and_fail_usefully(project, tmp_path):
     failed = run()
     assert failed.returncode == 1
     assert "2 failed" in failed.stdout
-    assert "full/logits max |Δ|" in failed.stdout
+    assert "full/logits   max |Δ|" in failed.stdout
     assert "blocks.1.mlp.body.up.weight is not what the conversion wrote" in failed.stdout
     assert "Traceback" not in failed.stdout
 

@@ -137,6 +137,29 @@ def test_each_level_has_its_line(broken):
         assert line.endswith("FAILED" if level.failed else "ok")
 
 
+def test_columns_are_even(addition, tiny, tmp_path):
+    other = check_golden(tiny("bert"), save_golden(addition, tmp_path / "golden.safetensors"))
+    long = Report("a", "b", (passed("fp64", True, "x" * 90), passed("full/next_sentence", False, "y")))
+    for report in (other, long, lineage.verify(addition, only=["static", "bytes"])):
+        heads = [line for line in report.lines() if line.endswith((" ok", " FAILED"))]
+        assert len(heads) == len(report.levels)
+        assert len({len(line.removesuffix("ok").removesuffix("FAILED")) for line in heads}) == 1
+        starts = {line.index(level.summary) for line, level in zip(heads, report.levels, strict=True)}
+        assert len(starts) == 1
+
+
+def test_the_reference_is_named_where_it_ran(tiny):
+    directory = tiny("gpt2")
+    source = str(directory.with_name("gpt2 source"))
+    named = {
+        ("static",): "its source", ("bytes", "static"): "its source",
+        ("bytes", "reference"): "transformers", ("fp64",): "transformers",
+    }  # fmt: skip
+    for levels, who in named.items():
+        assert lineage.verify(directory, only=levels).against.startswith(who), levels
+    assert lineage.verify(directory, source, only=["bytes"]).against == source
+
+
 def test_raise_for_status(addition, broken):
     lineage.verify(addition, only=["static"]).raise_for_status()
     with pytest.raises(ParityError, match=f"differs from transformers .*{ATTENTION}.product") as caught:

@@ -4,13 +4,14 @@ B batch, T queries, S keys, H heads, K key-value heads, W width of a head, D wid
 """
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lineage import components as c
-from lineage.modules.attention import Attention, Product
+from lineage.modules.attention import Attention, Product, hotter
 from lineage.modules.block import Block, Residual
 from lineage.modules.context import Context
 from lineage.modules.embedding import Embed, LearnedPositions
@@ -34,8 +35,8 @@ class Interleaved(Product):
 class JoinedWrongly(Product):
     """Heads joined without being moved back behind the tokens."""
 
-    def forward(self, q_BTx: Tensor, k_BSx: Tensor, v_BSx: Tensor, context: Context) -> Tensor:
-        x_BTx = super().forward(q_BTx, k_BSx, v_BSx, context)
+    def forward(self, q_BTx: Tensor, k_BSx: Tensor, v_BSx: Tensor, context: Context, *more: Any) -> Tensor:
+        x_BTx = super().forward(q_BTx, k_BSx, v_BSx, context, *more)
         return self.heads(x_BTx).reshape(x_BTx.shape)
 
 
@@ -53,28 +54,43 @@ class Ahead(Context):
 
 
 class SeesOneAhead(Product):
-    def forward(self, q_BTx: Tensor, k_BSx: Tensor, v_BSx: Tensor, context: Context) -> Tensor:
-        return super().forward(q_BTx, k_BSx, v_BSx, Ahead(context.positions_BT, context.keep_BS, context.backend))
+    def forward(self, q_BTx: Tensor, k_BSx: Tensor, v_BSx: Tensor, context: Context, *more: Any) -> Tensor:
+        ahead = replace(context, _masks={})
+        ahead.__class__ = Ahead
+        return super().forward(q_BTx, k_BSx, v_BSx, ahead, *more)
 
 
 class ForgetsPadding(Product):
-    def forward(self, q_BTx: Tensor, k_BSx: Tensor, v_BSx: Tensor, context: Context) -> Tensor:
-        return super().forward(q_BTx, k_BSx, v_BSx, Context(context.positions_BT, None, context.backend))
+    def forward(self, q_BTx: Tensor, k_BSx: Tensor, v_BSx: Tensor, context: Context, *more: Any) -> Tensor:
+        return super().forward(q_BTx, k_BSx, v_BSx, replace(context, keep_BS=None, _masks={}), *more)
 
 
 class Written(Product):
     """The product written out, so that each step can be got wrong; as it stands, right."""
 
-    def forward(self, q_BTx: Tensor, k_BSx: Tensor, v_BSx: Tensor, context: Context) -> Tensor:
+    def forward(
+        self, q_BTx: Tensor, k_BSx: Tensor, v_BSx: Tensor, context: Context, bias: Tensor | None = None,
+        sinks_H: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
         spec = self.spec
-        q_BHTW, k_BKSW, v_BKSW = self.turned(*(self.heads(x) for x in (q_BTx, k_BSx, v_BSx)), context)
+        q_BHTW, k_BKSW, v_BKSW = self.turned(*(self.clipped(self.heads(x)) for x in (q_BTx, k_BSx, v_BSx)), context)
+        if spec.temperature is not None:
+            q_BHTW = q_BHTW * hotter(context.places_T, spec.temperature, q_BHTW.dtype)
         k_BHSW, v_BHSW = self.repeated(k_BKSW), self.repeated(v_BKSW)
         scores_BHTS = q_BHTW @ k_BHSW.transpose(2, 3) * (spec.head_width**-0.5 if spec.scale is None else spec.scale)
+        scores_BHTS = scores_BHTS if bias is None else scores_BHTS + bias
         if spec.softcap is not None:
             scores_BHTS = torch.tanh(scores_BHTS / spec.softcap) * spec.softcap
         seen = context.mask(spec.mask)
         seen = torch.ones_like(scores_BHTS, dtype=torch.bool) if seen is None else seen.expand_as(scores_BHTS)
+        if sinks_H is not None:  # a key that all see, and whose value is nothing
+            scores_BHTS = torch.cat([scores_BHTS, sinks_H[:, None, None].expand_as(scores_BHTS[..., :1])], -1)
+            seen = F.pad(seen, (0, 1), value=True)
+            v_BHSW = F.pad(v_BHSW, (0, 0, 0, 1))
         return (self.weights(scores_BHTS, seen) @ v_BHSW).transpose(1, 2).flatten(2)
+
+    def clipped(self, x: Tensor) -> Tensor:
+        return x if self.spec.clip is None else x.clamp(-self.spec.clip, self.spec.clip)
 
     def turned(self, q: Tensor, k: Tensor, v: Tensor, context: Context) -> tuple[Tensor, Tensor, Tensor]:
         rotary = self.spec.rotary
@@ -141,7 +157,11 @@ class GivesValuesAsTheyCame(Attention):
     """o forgotten."""
 
     def forward(self, x_BTD: Tensor, context: Context) -> Tensor:
-        return self.product(self.q(x_BTD), self.k(x_BTD), self.v(x_BTD), context)
+        right, self.o = self.o, nn.Identity()
+        try:
+            return super().forward(x_BTD, context)
+        finally:
+            self.o = right
 
 
 class UnbiasedVariance(LayerNorm):
@@ -149,25 +169,25 @@ class UnbiasedVariance(LayerNorm):
 
     def forward(self, x_xD: Tensor) -> Tensor:
         apart = x_xD - x_xD.mean(-1, keepdim=True)
-        return apart / (x_xD.var(-1, keepdim=True) + self.eps).sqrt() * self.weight + self.bias
+        return apart / (x_xD.var(-1, keepdim=True) + self.spec.eps).sqrt() * self.weight + self.bias
 
 
 class EpsOutsideRoot(LayerNorm):
     def forward(self, x_xD: Tensor) -> Tensor:
         apart = x_xD - x_xD.mean(-1, keepdim=True)
-        return apart / (x_xD.var(-1, keepdim=True, correction=0).sqrt() + self.eps) * self.weight + self.bias
+        return apart / (x_xD.var(-1, keepdim=True, correction=0).sqrt() + self.spec.eps) * self.weight + self.bias
 
 
 class MeanKept(LayerNorm):
     """RMSNorm for LayerNorm."""
 
     def forward(self, x_xD: Tensor) -> Tensor:
-        return x_xD * (x_xD.pow(2).mean(-1, keepdim=True) + self.eps).rsqrt() * self.weight + self.bias
+        return x_xD * (x_xD.pow(2).mean(-1, keepdim=True) + self.spec.eps).rsqrt() * self.weight + self.bias
 
 
 class OnePlusWeight(LayerNorm):
     def forward(self, x_xD: Tensor) -> Tensor:
-        return F.layer_norm(x_xD, self.weight.shape, 1 + self.weight, self.bias, self.eps)
+        return F.layer_norm(x_xD, self.weight.shape, 1 + self.weight, self.bias, self.spec.eps)
 
 
 class MeanRemoved(RMSNorm):
@@ -260,26 +280,26 @@ class ScaledByWidth(nn.Embedding):
 class FromPad(LearnedPositions):
     """Counting starts at the padding's own id, not after it."""
 
-    def position_ids(self, ids_BT: Tensor) -> Tensor:
-        return super().position_ids(ids_BT) - 1
+    def position_ids(self, ids_BT: Tensor, *more: Any) -> Tensor:
+        return super().position_ids(ids_BT, *more) - 1
 
 
 class PadCounted(LearnedPositions):
     """Padding moves the tokens behind it, as if it were one of them."""
 
-    def position_ids(self, ids_BT: Tensor) -> Tensor:
+    def position_ids(self, ids_BT: Tensor, *more: Any) -> Tensor:
         return torch.arange(ids_BT.shape[1])[None] + self.pad + 1
 
 
 class FirstSegmentOnly(Embed):
-    def forward(self, ids_BT: Tensor, positions_BT: Tensor | None, segments_BT: Tensor | None) -> Tensor:
-        return super().forward(ids_BT, positions_BT, None)
+    def forward(self, ids_BT: Tensor, positions_BT: Tensor, segments_BT: Tensor, *more: Any) -> Tensor:
+        return super().forward(ids_BT, positions_BT, None, *more)
 
 
 class NormFirst(Embed):
     """Positions and segments added to the normed tokens."""
 
-    def forward(self, ids_BT: Tensor, positions_BT: Tensor | None, segments_BT: Tensor | None) -> Tensor:
+    def forward(self, ids_BT: Tensor, positions_BT: Tensor, segments_BT: Tensor, *more: Any) -> Tensor:
         x_BTD = self.norm(self.tokens(ids_BT)) + self.positions(ids_BT, positions_BT)
         if self.segments is None:
             return x_BTD
