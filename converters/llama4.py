@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from lineage.config import Flag, Number, Numbers, Pattern, Size
+from lineage.config import Flag, Number, Numbers, Only, Pattern, Size
 from lineage.rules import Rule, Split, Tap, Transpose
 
 from .common import MASKED, keys, without
@@ -16,7 +16,7 @@ SPELLED = spelled(
     "llama4_text",
     "Llama4ForCausalLM",
     *keys(202048, 16384, 1e-5, (5120, 48, 40), kv_heads=8, head=128, theta=5e5, mlp="intermediate_size_mlp"),
-    *(*without(MASKED, "attention_chunk_size"), *INERT),
+    *(*without(MASKED, "attention_chunk_size"), *INERT, Only("sliding_window", None)),
     Flag("attention_bias", "bias", False),
     Size("intermediate_size", "expert_width", 8192),
     Size("num_local_experts", "experts", 16),

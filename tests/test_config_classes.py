@@ -21,7 +21,7 @@ from transformers import CONFIG_MAPPING, GenerationConfig, PretrainedConfig
 from lineage import catalog, config
 from lineage import components as c
 from lineage.config import Entry, Key, Only, RotaryKeys, Within
-from tests.published import DIALECTS, keys
+from tests.published import DIALECTS, keys, needed
 
 ELSEWHERE = {
     "rope_scaling": "read by classes with rotary positions; others keep it as a note",
@@ -32,6 +32,7 @@ ELSEWHERE = {
     "classifier_dropout": "training only",
     "hidden_dropout": "training only",
     "summary_last_dropout": "training only",
+    "text_config": "read of a model that has pictures too",
     "number_of_conv_states": "read for a layer_type that is refused",
 }
 BESIDE = {  # read by another model that stands in the same module
@@ -115,7 +116,10 @@ def without_pictures(source: str) -> str:
     tree.body = [
         node
         for node in tree.body
-        if not (isinstance(node, ast.ClassDef) and re.search("Vision|MultiModal|ConditionalGeneration", node.name))
+        if not (
+            isinstance(node, ast.ClassDef)
+            and re.search("Vision|MultiModal|Convolution|ConditionalGeneration", node.name)
+        )
     ]
     return ast.unparse(tree)
 
@@ -157,7 +161,7 @@ def test_no_exception_is_idle() -> None:
 def described(model_type: str, said: dict[str, Any]) -> c.Model:
     """The model of a config: arguments that follow from others (a head's width) are told there alike or not at all."""
     dialect = catalog.dialects()[model_type]
-    arguments = config.read(dialect.config, said, strict=True).arguments
+    arguments = config.read(dialect.config, needed(dialect) | said, strict=True).arguments
     return config.build(dialect.config, catalog.families()[dialect.spec].function, {**arguments, **dialect.fixed})
 
 

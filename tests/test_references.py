@@ -55,9 +55,11 @@ def test_every_size_is_compared() -> None:
 def test_reference_has_as_many_parameters_and_its_names_fit(case: Case, reference: Reference) -> None:
     model = case.model(**parts(case.dialect, reference))
     theirs = built(case, reference)
-    assert sum(parameter.numel() for parameter in theirs.parameters()) == graph.parameters(model)
+    kept = [buffer for name, buffer in theirs.named_buffers() if name in theirs.state_dict()]
+    assert sum(tensor.numel() for tensor in (*theirs.parameters(), *kept)) == graph.parameters(model)
     file = header(theirs)
-    read = config.read(case.dialect.config, theirs.config.to_dict(), strict=True).arguments
+    written = CONFIG_MAPPING[case.model_type](**case.config).to_dict()
+    read = config.read(case.dialect.config, written, strict=True).arguments
     plan = make_plan(case.dialect, resolve(case.dialect, read, file, lambda one, other: True), file)
     assert plan.model == model
     used = [name for step in plan.steps for name in step.sources] + [copy.name for copy in plan.copied]
@@ -82,7 +84,7 @@ TIEABLE = [kind for kind, (case, _) in WITH_HEADS.items() if any(copy.argument f
 def test_shared_table_is_a_copy_and_another_is_not(model_type: str, tied: bool) -> None:
     case, reference = WITH_HEADS[model_type]
     file = header(built(case, reference, tie_word_embeddings=tied))
-    read = config.read(case.dialect.config, {"tie_word_embeddings": tied}).arguments
+    read = config.read(case.dialect.config, case.config | {"tie_word_embeddings": tied}).arguments
     plan = make_plan(case.dialect, resolve(case.dialect, read, file, lambda one, other: True), file)
     (table,) = (copy.source for copy in case.dialect.copies if copy.argument == "tied")
     assert plan.model.head.tied == tied
