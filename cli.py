@@ -3,16 +3,14 @@
 import os
 import platform
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
-from lineage.terminal import run, say, say_json
+from lineage.designs import COMMANDS
+from lineage.terminal import json_option, run, say, say_json, source_options
 
 import lineage
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 EXIT_CODES = """\b
 Exit codes
@@ -36,26 +34,12 @@ def cli() -> None:
     """Convert transformer checkpoints to unified modules, prove the result, and show what they are made of."""
 
 
+for command in COMMANDS:
+    cli.add_command(command)
+
+
 PATH = click.Path(path_type=Path)
 device_option = click.option("--device", default="cpu", show_default=True, help="Where models run: cpu, cuda, cuda:N.")
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
-
-
-def source_options(function: Function) -> Function:
-    """The options by which a public checkpoint is found and read."""
-    for option in reversed(
-        (
-            click.option("--revision", help="Branch, tag or commit of a hub repository."),
-            click.option("--token", envvar="HF_TOKEN", help="Hub token (default: the stored one)."),
-            click.option("--cache-dir", type=click.Path(path_type=Path), help="Where hub files are kept."),
-            click.option("--offline", "local_files_only", is_flag=True, help="Use cached and local files alone."),
-            click.option(
-                "--allow-pickle", is_flag=True, help="Read pytorch_model.bin, with torch's weights-only reader."
-            ),
-        )
-    ):
-        function = option(function)
-    return function
 
 
 @cli.command()
@@ -185,25 +169,6 @@ def generate(
 def _judge(report: Any) -> None:
     if not report.passed:
         raise click.exceptions.Exit(report.exit_code)
-
-
-@cli.command()
-@click.argument("what")
-@click.option("--tensors", is_flag=True, help="List every tensor, with its source where there is one.")
-@source_options
-@json_option
-def show(what: str, tensors: bool, as_json: bool, allow_pickle: bool, **access: Any) -> None:
-    """Show what a model is made of.
-
-    WHAT is a spec's name (see `lineage families`), a directory or its config.json, or a hub id. spec:NAME and hf://NAME
-    say which is meant.
-    """
-    from lineage.checkpoint.source import Access
-    from lineage.describe import describe
-    from lineage.render import text
-
-    found = describe(what, Access(**access), allow_pickle)
-    say_json(found.to_dict()) if as_json else say(text.show(found, tensors))
 
 
 @cli.command()

@@ -1,4 +1,4 @@
-"""How the command starts, speaks and ends: text or JSON on stdout, complaints, signals, exit codes."""
+"""What the commands share: options, text or JSON on stdout, complaints, signals, exit codes."""
 
 import json
 import os
@@ -8,12 +8,34 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
+from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from lineage.errors import LineageError, ResourceError, SourceError, UsageError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
+
+
+def source_options(function: Function) -> Function:
+    """The options by which a public checkpoint is found and read."""
+    for option in reversed(
+        (
+            click.option("--revision", help="Branch, tag or commit of a hub repository."),
+            click.option("--token", envvar="HF_TOKEN", help="Hub token (default: the stored one)."),
+            click.option("--cache-dir", type=click.Path(path_type=Path), help="Where hub files are kept."),
+            click.option("--offline", "local_files_only", is_flag=True, help="Use cached and local files alone."),
+            click.option(
+                "--allow-pickle", is_flag=True, help="Read pytorch_model.bin, with torch's weights-only reader."
+            ),
+        )
+    ):
+        function = option(function)
+    return function
 
 
 def say(lines: Iterable[str]) -> None:

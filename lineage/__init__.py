@@ -15,6 +15,7 @@ if (Path(__file__).parent.parent / "pyproject.toml").is_file():  # a checkout: s
 if TYPE_CHECKING:
     from lineage.catalog import spec as spec
     from lineage.conversion import convert as convert
+    from lineage.design import diff as diff
     from lineage.errors import LineageError as LineageError
     from lineage.modules.loading import from_pretrained as from_pretrained
     from lineage.parity.ports import verify_module as verify_module
@@ -23,13 +24,14 @@ if TYPE_CHECKING:
 _HOMES = {
     "spec": "lineage.catalog",
     "convert": "lineage.conversion",
+    "diff": "lineage.design",
     "verify": "lineage.parity.verification",
     "verify_module": "lineage.parity.ports",
     "from_pretrained": "lineage.modules.loading",
     "LineageError": "lineage.errors",
 }
 
-__all__ = ["LineageError", "__version__", "convert", "from_pretrained", "spec", "verify", "verify_module"]
+__all__ = ["LineageError", "__version__", "convert", "diff", "from_pretrained", "spec", "verify", "verify_module"]
 
 
 def __getattr__(name: str) -> Any:

@@ -4,7 +4,6 @@ A package outside offers a family by the entry-point groups ``lineage.specs`` an
 module of the same form as ours. Nobody imports a spec or a converter by name.
 """
 
-import difflib
 import inspect
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,11 +12,13 @@ from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lineage.components import Model
 from lineage.errors import ArchitectureError, UsageError
-from lineage.rules import Dialect
+
+if TYPE_CHECKING:
+    from lineage.rules import Dialect  # numpy comes with the rules, and a spec alone needs neither
 
 Found = TypeVar("Found")
 FORMS = ("", "gguf")
@@ -71,8 +72,10 @@ def families() -> Mapping[str, Family]:
 
 
 @cache
-def dialects(form: str = "") -> Mapping[str, Dialect]:
+def dialects(form: str = "") -> Mapping[str, "Dialect"]:
     """Every converter of files of one form, by the model_type that it reads."""
+    from lineage.rules import Dialect
+
     found = [
         value for _, m in _modules("lineage.converters") for value in vars(m).values() if isinstance(value, Dialect)
     ]
@@ -90,24 +93,38 @@ def published() -> Mapping[str, tuple[Family, Mapping[str, Any]]]:
 def spec(name: str, **arguments: Any) -> Model:
     """The architecture of a family or of one of its published sizes, with some arguments changed.
 
-    Raises UsageError for a name that is not known, ArchitectureError for arguments that contradict each other.
+    Raises UsageError for a name or an argument that is not known, ArchitectureError for arguments that contradict each
+    other.
     """
     if name not in published():
         raise unknown(name, published())
-    family, defaults = published()[name]
-    return family.function(**{**defaults, **arguments})
+    family, given = published()[name]
+    known = defaults(family)
+    for odd in [argument for argument in arguments if argument not in known]:
+        raise UsageError(
+            f"spec {name!r} has no argument {odd!r}.{_nearest(odd, known)}", facts=[f"known  {', '.join(known)}"]
+        )
+    try:
+        return family.function(**{**given, **arguments})
+    except TypeError as error:  # a value of another kind, met before a component could refuse it
+        raise UsageError(f"spec {name!r}: {error}") from error
 
 
-def unknown(name: str, known: Mapping[str, Any]) -> UsageError:
+def unknown(name: str, known: Iterable[str]) -> UsageError:
     """The refusal of a spec's name, with the nearest known one."""
-    near = difflib.get_close_matches(name, known, n=1)
     return UsageError(
-        f"no spec or model {name[:80]!r}." + (f" Did you mean {near[0]!r}?" if near else ""),
-        hint="lineage families lists what is known",
+        f"no spec or model {name[:80]!r}.{_nearest(name, known)}", hint="lineage families lists what is known"
     )
 
 
-def dialect(model_type: object, architectures: object = None, form: str = "") -> Dialect:
+def _nearest(name: str, known: Iterable[str]) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(name, known, n=1)
+    return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def dialect(model_type: object, architectures: object = None, form: str = "") -> "Dialect":
     """The converter for a config's model_type, in files of one form. Raises ArchitectureError if there is none."""
     if not isinstance(model_type, str):
         raise ArchitectureError(
@@ -118,10 +135,10 @@ def dialect(model_type: object, architectures: object = None, form: str = "") ->
         )
     known = dialects(form)
     if model_type not in known:
-        near = difflib.get_close_matches(model_type, known, n=1)
         raise ArchitectureError(
-            f"model_type {model_type[:80]!r} has no converter{f' from {form}' if form else ''}",
-            facts=[f"known     {', '.join(sorted(known))}", *([f"nearest   {near[0]}"] if near else [])],
+            f"model_type {model_type[:80]!r} has no converter{f' from {form}' if form else ''}."
+            + _nearest(model_type, known),
+            facts=[f"known     {', '.join(sorted(known))}"],
             hint="describe it in two short files: docs/add-a-family.md",
             context={"model_type": model_type[:80], "architectures": architectures},
         )
@@ -154,5 +171,5 @@ def defaults(family: Family) -> dict[str, Any]:
     """Every argument of a family's function with its default; what it passes on (``**arguments``) is its parent's."""
     parameters = inspect.signature(family.function).parameters.values()
     passed_on = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    inherited = defaults(families()[str(family.parent)]) if passed_on else {}
+    inherited = defaults(families()[str(family.parent)]) if passed_on and family.parent in families() else {}
     return inherited | {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}

@@ -45,15 +45,15 @@ class Component:
 
     def __post_init__(self) -> None:
         kind: Any = type(self)
-        hints = _hints(kind)
-        for f in fields(self):  # type: ignore[arg-type]
-            value, hint = getattr(self, f.name), hints[f.name]
-            if type(value) is int and value.bit_length() < 1024 and float in (hint, *get_args(hint)):
-                object.__setattr__(self, f.name, value := float(value))  # so that equal values are written alike
-            least = 1 if f.metadata.get("role") == "size" else None
+        for name, hint, real, least in _slots(kind):
+            value = getattr(self, name)
+            if type(value) in _exactly(hint) and not (least and type(value) is int):
+                continue
+            if type(value) is int and value.bit_length() < 1024 and real:
+                object.__setattr__(self, name, value := float(value))  # so that equal values are written alike
             if not fits(value, hint) or (least and type(value) is int and value < least):
                 raise contradiction(
-                    f"{type(self).__name__}: {f.name} must be {_wanted(hint, least)}, not {repr(value)[:80]}", f.name
+                    f"{kind.__name__}: {name} must be {_wanted(hint, least)}, not {repr(value)[:80]}", name
                 )
         self.check()
 
@@ -64,14 +64,29 @@ class Component:
         """The tensors that this component itself owns (its children's apart): name -> shape."""
         return {}
 
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        from lineage.render.text import notebook
+
+        return notebook(self)
+
     def child_width(self, child: str, width: int) -> int:
         """The width that a child works on, when this component works on `width`."""
         return width
 
 
 @cache
-def _hints(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind)
+def _slots(kind: Any) -> tuple[tuple[str, Any, bool, int | None], ...]:
+    """Of each field: its name, its annotation, whether a whole number becomes a float, the least value of a size."""
+    hints, sizes = get_type_hints(kind), {f.name: f.metadata.get("role") == "size" for f in fields(kind)}
+    reals = {name: float in (hint, *get_args(hint)) for name, hint in hints.items()}
+    return tuple((name, hints[name], reals[name], 1 if size else None) for name, size in sizes.items())
+
+
+@cache
+def _exactly(hint: Any) -> frozenset[Any]:
+    """The types whose every value fits, so that most fields cost one look; floats, which may be infinite, are not."""
+    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    return frozenset(kind for kind in kinds if isinstance(kind, type) and kind is not float)
 
 
 _WANTED = {int: "a whole number", float: "a finite number", bool: "true or false", str: "a name"}
@@ -82,6 +97,8 @@ def fits(value: Any, hint: Any) -> bool:
 
     A component that another package defines may stand where any component may.
     """
+    if type(value) in _exactly(hint):
+        return True
     if get_origin(hint) in (Union, UnionType):
         return any(fits(value, kind) for kind in get_args(hint))
     if get_origin(hint) is tuple:

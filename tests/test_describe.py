@@ -1,8 +1,10 @@
 """What `show` finds under a name and how it tells it; the rest of the command line that needs no weights."""
 
 import json
+import re
 import subprocess
 import sys
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,13 +14,14 @@ from click.testing import CliRunner, Result
 from lineage.cli import cli
 
 import lineage
-from lineage import catalog, components, describe, graph
+from lineage import catalog, components, describe, graph, lines
+from lineage.checkpoint import source
 from lineage.checkpoint.source import Access
 from lineage.conversion import SCHEMA
 from lineage.describe import Described
 from lineage.errors import ArchitectureError, FileDamaged, LineageError, SourceError, UsageError
-from lineage.render import text
-from tests.published import SIZES
+from lineage.render import drawing, text
+from tests.published import DIALECTS, SIZES
 
 Golden = Callable[[str, str], None]
 TINY = {"model_type": "gpt2", "n_layer": 2, "n_embd": 8, "n_head": 2, "vocab_size": 11, "n_positions": 6}
@@ -55,10 +58,10 @@ def test_show_is_as_reviewed(size: str, golden: Golden) -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_every_size_is_shown_with_all_its_tensors(size: str) -> None:
-    lines = text.show(found(size), tensors=True)
+    told = text.show(found(size), tensors=True)
     shapes = graph.tensors(lineage.spec(size))
-    assert f"parameters  {graph.parameters(lineage.spec(size)):,}" in lines
-    told = lines[lines.index("tensors") + 1 :]
+    assert f"parameters  {graph.parameters(lineage.spec(size)):,}" in told
+    told = told[told.index("tensors") + 1 :]
     assert [line.split(maxsplit=1) for line in told] == [[name, str(list(shape))] for name, shape in shapes.items()]
 
 
@@ -72,8 +75,16 @@ def test_show_in_json_is_the_whole_spec() -> None:
 
 def test_blocks_that_differ_are_shown_apart() -> None:
     model = lineage.spec("gpt2", layers=3, scaled_by_layer=True)
-    lines = text.show(Described("x", "gpt2", model, "spec"), tensors=False)
-    assert [line for line in lines if line.startswith("blocks")] == ["blocks 0", "blocks 1", "blocks 2"]
+    told = text.show(Described("x", "gpt2", model, "spec"), tensors=False)
+    layers = ["layer 0", "layer 1", "layer 2"]
+    assert [line for line in told if line.startswith("layer ")] == layers * 2  # in the drawing and among the parts
+    shown = text.show(Described("x", "gemma2", lineage.spec("gemma2"), "spec"), tensors=False)
+    assert [line for line in shown if line.startswith("layers ")][-2:] == ["layers 0, 2, 4 …", "layers 1, 3, 5 …"]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_lines_fit_the_terminal(size: str) -> None:
+    assert [line for line in text.show(found(size), tensors=False) if len(line) > 80] == []
 
 
 def test_positions_that_padding_takes_are_no_context() -> None:
@@ -102,11 +113,11 @@ def test_prefix_says_which_is_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_hub_is_asked_for_a_spec_name_where_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def open_checkpoint(model: str, access: Access, allow_pickle: bool) -> Any:
+    def locate(model: str, access: Access) -> Any:
         asked.append(model)
         raise SourceError("not here")
 
-    monkeypatch.setattr(describe, "open_checkpoint", open_checkpoint)
+    monkeypatch.setattr(source, "locate", locate)
     for what in ("hf://gpt2", "org/gpt2", "./nothing"):
         with pytest.raises(SourceError):
             found(what)
@@ -159,9 +170,9 @@ def test_converted_directory_is_shown_by_its_record(tmp_path: Path) -> None:
 
 
 def test_family_that_is_not_installed_is_shown_by_its_record(tmp_path: Path) -> None:
-    lines = text.show(found(a_record(tmp_path, family="elsewhere")), tensors=False)
-    assert lines[:3] == [tmp_path.name, "", "family      elsewhere, not installed"]
-    assert "layers      2" in lines
+    told = text.show(found(a_record(tmp_path, family="elsewhere")), tensors=False)
+    assert told[:3] == [tmp_path.name, "", "family      elsewhere, not installed"]
+    assert "layers      2" in told
 
 
 @pytest.mark.parametrize(
@@ -225,7 +236,10 @@ except SystemExit as stop:
 """
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["show", "gpt2"], ["families"]], ids=" ".join)
+NAMED = (["show", "gpt2"], ["diff", "gpt2", "llama"], ["params", "mixtral"], ["tree"], ["path", "gpt", "gpt2"])
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["families"], *NAMED], ids=" ".join)
 def test_start_loads_nothing_heavy(arguments: list[str]) -> None:
     command = [sys.executable, "-W", "error", "-c", STARTED, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
@@ -235,5 +249,62 @@ def test_start_loads_nothing_heavy(arguments: list[str]) -> None:
 
 
 def test_component_without_facts_is_named_alone() -> None:
-    (line,) = text._tree("pooler", components.Pooler(), "  ")
-    assert line == "  pooler                 Pooler"
+    block = components.Residual(body=lineage.spec("bert").blocks[0].mlp.body, norm_sum=components.RMSNorm(eps=0.5))
+    assert text.parts(block) == [
+        "body                    FeedForward (width 3,072, activation gelu, bias)",
+        "norm_sum                RMSNorm (eps 0.5)",
+    ]
+
+
+def test_folder_without_safetensors_speaks_by_its_config(tmp_path: Path) -> None:
+    a_config(tmp_path, **TINY)
+    assert found(tmp_path).origin == "config.json"
+    (tmp_path / "pytorch_model.bin").write_bytes(b"never read")
+    described = found(tmp_path)
+    assert (described.origin, len(described.model.blocks)) == ("config.json", 2)
+    assert found(tmp_path / "pytorch_model.bin").model == described.model
+    with pytest.raises(FileDamaged):  # but what is allowed is read
+        describe.describe(str(tmp_path), NOWHERE, allow_pickle=True)
+    shown = run("show", str(tmp_path), "--tensors")
+    assert shown.exit_code == 0
+    assert "blocks.1.mlp.body.down.weight" in shown.output
+
+
+@pytest.mark.parametrize("kind", sorted(set(DIALECTS) - set(SIZES)))
+def test_public_model_type_is_what_its_defaults_make(kind: str) -> None:
+    if lines.types()[kind] is None:  # some classes' own defaults make no model
+        with pytest.raises(ArchitectureError, match=r"config\.json"):
+            found(kind)
+        return
+    described = found(kind)
+    assert (described.family, described.origin) == (catalog.dialects()[kind].spec, "the defaults of its config")
+
+
+def test_drawing_in_every_form() -> None:
+    for form, start in (("svg", "<svg"), ("mermaid", "flowchart"), ("json", "{"), ("text", "gpt2")):
+        shown = run("show", "gpt2", "--format", form)
+        assert (shown.exit_code, shown.output[: len(start)]) == (0, start)
+    bundle = lineage.spec("gpt2")._repr_mimebundle_(include=None, exclude=None)
+    assert set(bundle) == {"text/plain", "image/svg+xml"}
+    assert set(components.Pooler()._repr_mimebundle_()) == {"text/plain"}
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_drawing_is_whole(size: str) -> None:
+    """Every branch that opens is added, and the picture is XML that asks for nothing else."""
+    model = lineage.spec(size)
+    kinds = [kind for kind, _ in drawing.items(model)]
+    assert kinds.count("split") == kinds.count("sum")
+    assert kinds.count("group") == kinds.count("end")
+    chart = drawing.mermaid(model)
+    arrows = [line.split(" --> ") for line in chart if " --> " in line]
+    nodes = {re.split(r"[\[(]", line)[0] for line in chart if re.match(r"n\d+[\[(]", line)}
+    assert {source for source, _ in arrows} < nodes
+    assert len(nodes - {target for _, target in arrows}) == (2 if model.encoder else 1)  # where tokens come in
+    picture = ElementTree.fromstring(drawing.svg(model))
+    assert not {"script", "image", "a"} & {element.tag.rpartition("}")[2] for element in picture.iter()}
+    assert "http" not in drawing.svg(model).replace("http://www.w3.org/2000/svg", "")
+
+
+def test_hostile_words_stay_words() -> None:
+    assert drawing.label('<b>"x"\n&') == '"&lt;b&gt;#quot;x#quot; &amp;"'

@@ -63,6 +63,7 @@ def test_sdist_holds_everything(built: Path) -> None:
         "constraints.txt",
         "hatch_build.py",
         "cli.py",
+        "designs.py",
         "terminal.py",
     } <= names
     top = {name.partition("/")[0] for name in names}
@@ -81,7 +82,12 @@ def test_wheel_holds_one_package(built: Path) -> None:
     sources = {
         path.relative_to(ROOT).as_posix() for top in ("specs", "converters") for path in (ROOT / top).rglob("*.py")
     }
-    assert {"lineage/cli.py", "lineage/terminal.py", *(f"lineage/{source}" for source in sources)} <= set(names)
+    assert {
+        "lineage/cli.py",
+        "lineage/designs.py",
+        "lineage/terminal.py",
+        *(f"lineage/{source}" for source in sources),
+    } <= set(names)
 
 
 def test_wheel_works_away_from_the_checkout(installed: Path) -> None:

@@ -2,17 +2,45 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
-from itertools import groupby
-from typing import Any
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any
 
 from lineage import graph
 from lineage.catalog import families
-from lineage.components import Component
-from lineage.conversion import Checkpoint, Conversion
+from lineage.components import Component, Model
 from lineage.describe import Described
+from lineage.edits import alike
+from lineage.render import drawing
+from lineage.words import facts, joined, layers_text, words
+
+if TYPE_CHECKING:
+    from lineage.conversion import Checkpoint, Conversion
 
 ASCII = str.maketrans(
-    {"Δ": "d", "×": "x", "√": "sqrt ", "·": ".", "…": "...", "→": "->", "—": "-", "é": "e", "≤": "<=", "–": "-"}
+    {
+        "Δ": "d",
+        "×": "x",
+        "√": "sqrt ",
+        "·": ".",
+        "…": "...",
+        "→": "->",
+        "—": "-",
+        "é": "e",
+        "≤": "<=",
+        "–": "-",
+        "≠": "!=",
+        "−": "-",
+        "↷": "~",
+        "│": "|",
+        "┌": ".",
+        "┤": "|",
+        "└": "`",
+        "├": "|",
+        "─": "-",
+        "θ": "theta",
+        "²": "^2",
+        "³": "^3",
+    }
 )
 
 
@@ -36,51 +64,53 @@ def bytes_text(count: float) -> str:
 
 
 def show(found: Described, tensors: bool) -> list[str]:
-    """The facts of one model and its block."""
+    """The facts of one model, its drawing, and its parts."""
     model, family = found.model, families().get(found.family)
-    positions = model.embed.positions
-    lines = [
-        *([f"{found.name}   {family.about}", ""] if family else [found.name, ""]),
-        f"family      {found.family}"
-        + (f", {family.year}" + (f", from {family.parent}" if family.parent else "") if family else ", not installed"),
-        *([f"paper       {family.paper}"] if family else []),
-        f"parameters  {graph.parameters(model):,}",
-        f"layers      {len(model.blocks)}",
-        f"width       {model.embed.width}",
-        f"vocabulary  {model.embed.vocab:,}",
-        f"context     {positions.reach:,}" if positions else "context     not limited by a table",
-        "",
+    reach = model.embed.positions.reach if model.embed.positions else None
+    parent = f", from {family.parent}" if family and family.parent else ""
+    told = {
+        "family": f"{found.family}, " + (f"{family.year}{parent}" if family else "not installed"),
+        "paper": family.paper if family else "",
+        "parameters": f"{graph.parameters(model):,}",
+        "layers": f"{len(model.depth)}",
+        "width": f"{model.embed.stream}",
+        "vocabulary": f"{model.embed.vocab:,}",
+        "context": f"{reach:,}" if reach else "not limited by a table",
+    }
+    lines = [*wrapped(found.name, family.about if family else "", 7), ""]
+    lines += [line for name, text in told.items() if text for line in wrapped(name, text, 12)]
+    return [*lines, "", *drawing.text(model), "", *parts(model), *(_tensors(found) if tensors else [])]
+
+
+def wrapped(label: str, text: str, column: int) -> list[str]:
+    """A label and, from a column on, what is said of it."""
+    first = f"{label:<{column}}" if len(label) < column else f"{label}   "
+    return wrap(text or " ", 80, initial_indent=first, subsequent_indent=" " * column, break_long_words=False) or [
+        label
     ]
-    for name, part in graph.children(model):
+
+
+def parts(component: Component, indent: str = "") -> list[str]:
+    """Every part with its facts, one a line, as deep as it lies; equal layers once, defaults unsaid."""
+    lines = []
+    for name, part in graph.children(component):
         if not name.startswith("blocks."):
-            lines += _tree(name, part, "")
-        if name == "embed":
-            lines += _blocks(model.blocks)
-    return lines + (_tensors(found) if tensors else [])
-
-
-def _blocks(blocks: tuple[Component, ...]) -> list[str]:
-    lines, first = [], 0
-    for block, run in groupby(blocks):
-        count = len(list(run))
-        lines.append(f"blocks {first}…{first + count - 1}" if count > 1 else f"blocks {first}")
-        lines += [line for name, part in graph.children(block) for line in _tree(name, part, "  ")]
-        first += count
+            own = [f.name for f in fields(part) if isinstance(getattr(part, f.name), Component | tuple)]  # type: ignore[arg-type]
+            told = joined(facts(part, *own))
+            lines += wrapped(indent + name, type(part).__name__ + (f" ({told})" if told else ""), 24)
+            lines += parts(part, indent + "  ")
+        elif isinstance(component, Model) and name == "blocks.0":
+            kinds = alike(component.blocks)
+            for kind in dict.fromkeys(kinds):
+                where = [i for i, one in enumerate(kinds) if one == kind]
+                lines += [indent + layers_text(where, len(kinds)), *parts(component.blocks[kind], indent + "  ")]
     return lines
 
 
-def _tree(name: str, component: Component, indent: str) -> list[str]:
-    own = [f for f in fields(component) if not isinstance(getattr(component, f.name), Component)]  # type: ignore[arg-type]
-    facts = ", ".join(
-        f"{f.name} {_value(getattr(component, f.name))}" for f in own if getattr(component, f.name) is not None
-    )
-    label = indent + name
-    line = f"{label:<24} {type(component).__name__}" + (f" ({facts})" if facts else "")
-    return [line, *(sub for key, part in graph.children(component) for sub in _tree(key, part, indent + "  "))]
-
-
-def _value(value: Any) -> str:
-    return {True: "yes", False: "no"}.get(value, str(value)) if isinstance(value, bool) else str(value)
+def notebook(component: Component) -> dict[str, str]:
+    """What a notebook shows of a component: its parts, and of a model the drawing."""
+    told = {"text/plain": "\n".join([words(component), *parts(component)])}
+    return told | ({"image/svg+xml": drawing.svg(component)} if isinstance(component, Model) else {})
 
 
 def _tensors(found: Described) -> list[str]:
@@ -98,7 +128,7 @@ def _tensors(found: Described) -> list[str]:
     return lines + [f"  {drop.name}  dropped: {drop.why}" for drop in found.checkpoint.plan.dropped]
 
 
-def converted(done: Conversion) -> list[str]:
+def converted(done: "Conversion") -> list[str]:
     """What a conversion did, before its report."""
     checkpoint, manifest = done.checkpoint, done.manifest
     plan, source = checkpoint.plan, manifest["source"]
@@ -121,7 +151,7 @@ def converted(done: Conversion) -> list[str]:
     return lines + [f"note     {note}" for note in checkpoint.notes]
 
 
-def _operations(checkpoint: Checkpoint) -> dict[str, int]:
+def _operations(checkpoint: "Checkpoint") -> dict[str, int]:
     names = [type(operation).__name__ for step in checkpoint.plan.steps for operation in step.operations]
     return {name: names.count(name) for name in dict.fromkeys(names)}
 
