@@ -41,7 +41,7 @@ def glm4_moe(
     normalise: bool = True,
     **arguments: Any,
 ) -> Model:
-    """head_size: None is width / heads, rounded down. share: of each head's channels, that is turned. head_norms: of each
+    """head_size: None is width / heads, rounded down. share: of a head that is turned. head_norms: of each
     head's query and key.
 
     mlp_width: of the first dense_first layers. expert_width: of one expert, also of one shared.
