@@ -33,6 +33,10 @@ SIZES = {"vocab_size": 97, "hidden_size": 48, "num_hidden_layers": 2, "num_atten
 GROUPED = SIZES | {"new_decoder_architecture": True, "num_kv_heads": 2}
 RW = SIZES | {"num_attention_heads": 12, "alibi": True, "multi_query": False, "parallel_attn": False, "bias": True}
 PHI = SIZES | {"intermediate_size": 40}
+CODE = {"vocab_size": 97, "n_positions": 140, "n_embd": 36, "n_layer": 2, "n_head": 6}
+NEOX = SIZES | {"intermediate_size": 40, "attention_bias": False, "hidden_act": "relu", "tie_word_embeddings": True,
+                "rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 500.0,
+                                    "partial_rotary_factor": 0.5}}  # fmt: skip
 MIXED = [[["local"], 1], [["global", "local"], 1]]
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "gptj": ("GPTJForCausalLM", GPTJ),
@@ -61,8 +65,12 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "phi with norms on heads": ("PhiForCausalLM", PHI | {
         "qk_layernorm": True, "num_key_value_heads": 2,
         "rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 500.0, "partial_rotary_factor": 0.25}}),
+    "gpt_bigcode": ("GPTBigCodeForCausalLM", CODE),
+    "gpt_bigcode head by head": ("GPTBigCodeForCausalLM", CODE | {"multi_query": False, "scale_attn_weights": False,
+                                                                  "n_inner": 37, "tie_word_embeddings": False}),
+    "gpt_neox with every option": ("GPTNeoXForCausalLM", NEOX),
 }  # fmt: skip
-PLAIN = ("gptj", "gpt_neo", "opt", "opt-350m", "bloom", "falcon-7b", "falcon-40b", "falcon-rw", "phi")
+PLAIN = ("gptj", "gpt_neo", "opt", "opt-350m", "bloom", "falcon-7b", "falcon-40b", "falcon-rw", "phi", "gpt_bigcode")
 
 
 def spread(model: nn.Module) -> None:
@@ -309,6 +317,7 @@ BUGS: list[tuple[str, Callable[[Any], None], str]] = [
     ("bloom normed", unnormed, "blocks.1.attention"),
     ("falcon-40b", permuted_heads("blocks.0.attention.body.q", 8), "blocks.0.attention.body.q"),
     ("falcon-rw", unrounded_alibi, PRODUCT.format(0)),
+    ("gpt_bigcode", permuted_heads("blocks.1.attention.body.q", 6), "blocks.1.attention.body.q"),
     ("phi", exact_gelu(0), "blocks.0.mlp.body.act"),
     (
         "phi with norms on heads",
@@ -366,6 +375,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("falcon-40b", {"num_kv_heads": 4}, "num_kv_heads"),
     ("falcon-7b", {"rope_parameters": {"rope_type": "spiral", "rope_theta": 1e4}}, "spiral"),
     ("falcon-7b", {"quantization_config": {"quant_method": "gptq"}}, "quantization_config"),
+    ("gpt_bigcode", {"multi_query": None}, "multi_query"),
     ("phi", {"head_dim": 4}, "head_dim"),
     ("phi", {"partial_rotary_factor": 0.4, "rope_parameters": None}, "odd"),
     ("phi", {"qk_layernorm": None}, "qk_layernorm"),
@@ -414,6 +424,7 @@ def test_a_norm_under_the_other_layout_is_refused(native: Callable[[str], Path],
         ("bloom", 176_247_271_424),
         ("falcon-7b", 6_921_720_704),
         ("falcon-rw-1b", 1_311_625_216),
+        ("starcoder", 15_517_456_384),
         ("phi-1.5", 1_418_270_720),
         ("phi-2", 2_779_683_840),
     ],
