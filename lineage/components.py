@@ -99,8 +99,8 @@ class Block(Component):
     """One layer: branches named by role, in order; or, if parallel, both on the layer's input, and summed.
 
     stream_first: parallel branches are added to the stream one after the other, and not to each other first: the same
-    but for rounding. norm_input: one norm that both of them read (Wang & Komatsuzaki 2021), in place of one each. cross:
-    between the two, attention to the encoder's result (Vaswani et al. 2017, §3.2.3).
+    but for rounding. norm_input: one norm that both of them read (Wang & Komatsuzaki 2021), in place of one each.
+    cross: between the two, attention to the encoder's result (Vaswani et al. 2017, §3.2.3).
     """
 
     attention: Residual = choice()
