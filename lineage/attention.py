@@ -78,12 +78,12 @@ class Temperature(Component):
 class Attention(Component):
     """Multi-head attention, softmax(q kᵀ · scale + mask) v (Vaswani et al. 2017, eq. 1).
 
-    scale: None is 1/√head_width; early: queries are multiplied by it, and not scores. bias: of q, k and v; output_bias: of o. query_norm, key_norm: over each head's
-    channels; joined: over those of all heads at once. clip: then q, k and v are kept within ±clip. rotary: then queries
-    and keys are turned; then temperature. position_bias: what is added to the scores. softcap: scores are bent to
-    c · tanh(scores / c). sinks: a learned score for each head joins the softmax, and its share goes nowhere (Xiao et
-    al. 2023, §3.3). exact: scores are in single precision. cross: keys and values come from the encoder's result, and
-    mask is over its tokens.
+    scale: None is 1/√head_width; early: queries are multiplied by it, and not scores. bias: of q, k and v; output_bias:
+    of o. query_norm, key_norm: over each head's channels; joined: over those of all heads at once. clip: then q, k and
+    v are kept within ±clip. rotary: then queries and keys are turned; then temperature. position_bias: what is added to
+    the scores. softcap: scores are bent to c · tanh(scores / c). sinks: a learned score for each head joins the
+    softmax, and its share goes nowhere (Xiao et al. 2023, §3.3). exact: scores are in single precision. cross: keys and
+    values come from the encoder's result, and mask is over its tokens.
     """
 
     heads: int = size()

@@ -149,7 +149,8 @@ class Head(Component):
     """Vectors to logits over the vocabulary. tied: by the token table itself (Press & Wolf 2017).
 
     transform or projection come before the table. late: the bias is added to logits that were rounded to the model's
-    type. scale: logits are multiplied by it. softcap: then bent to c · tanh(logits / c) (Gemma 2, §2).
+    type. scale: logits are multiplied by it; early: what meets the table is. softcap: then bent to
+    c · tanh(logits / c) (Gemma 2, §2).
     """
 
     vocab: int = size()
@@ -159,10 +160,13 @@ class Head(Component):
     transform: Transform | None = choice(default=None)
     projection: Projection | None = choice(default=None)
     scale: float | None = choice(default=None)
+    early: bool = choice(default=False)
     softcap: float | None = choice(default=None)
 
     def check(self) -> None:
         check_positive(self, "softcap", "scale")
+        if self.early and self.scale is None:
+            raise contradiction("early is of a scale, and there is none", "early", "scale")
         if self.transform and self.projection:
             raise contradiction("a head has a transform or a projection, not both", "transform", "projection")
         if self.late and not self.bias:

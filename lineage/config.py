@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lineage.coded_keys import After as After
+from lineage.coded_keys import Coded as Coded
 from lineage.errors import ArchitectureError
 from lineage.further_keys import HeatedKeys as HeatedKeys
 from lineage.further_keys import Numbers as Numbers

@@ -152,7 +152,8 @@ class Tap:
     the same; "logits" where the reference's router gives its scores alone, or last; "first" of several outputs. entry:
     the module whose input is the component's, if not the source itself; of several, the first that there is. feeds: the
     component's inputs as other paths of the model, where no one module has them.
-    heads_first: the reference has [B, heads, T, …] where we have [B, T, heads, …].
+    heads_first: the reference has [B, heads, T, …] where we have [B, T, heads, …]. given: it follows from the call
+    alone, so that what our own run gives is compared.
     Modules with tensors of their own need no Tap unless one of these is special: the rules pair them.
     """
 
@@ -162,6 +163,7 @@ class Tap:
     entry: str | tuple[str, ...] | None = None
     feeds: tuple[str, ...] = ()
     heads_first: bool = False
+    given: bool = False
 
     @property
     def entries(self) -> tuple[str, ...]:

@@ -30,7 +30,8 @@ class Head(nn.Module):
 
     def __init__(self, spec: c.Head, width: int) -> None:
         super().__init__()
-        self.scale, self.softcap, self.late = spec.scale, spec.softcap, spec.late
+        self.softcap, self.late = spec.softcap, spec.late
+        self.scale_input, self.scale = (spec.scale, None) if spec.early else (None, spec.scale)
         self.transform = make_or_pass(spec.transform, width)
         self.projection = make_or_pass(spec.projection, width)
         self.weight = None if spec.tied else nn.Parameter(torch.empty(spec.vocab, spec.table_width(width)))
@@ -38,6 +39,8 @@ class Head(nn.Module):
 
     def forward(self, x_BTD: Tensor, tokens_VD: Tensor) -> Tensor:
         read_BTD = self.projection(self.transform(x_BTD))
+        if self.scale_input is not None:
+            read_BTD = read_BTD * self.scale_input
         table_VD = tokens_VD if self.weight is None else self.weight
         logits_BTV = F.linear(read_BTD, table_VD, None if self.late else self.bias)
         if self.late:

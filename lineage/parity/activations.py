@@ -79,7 +79,8 @@ def _tapped(tap: Tap, binding: Mapping[str, str], base: str, path: str) -> Pair:
         return fill(name, binding, base)
 
     feeds = tuple(full(feed) for feed in tap.feeds)
-    return Pair(path, full(tap.source), tap.at, tuple(map(full, tap.entries)), feeds, heads_first=tap.heads_first)
+    special = {"given": tap.given, "heads_first": tap.heads_first}
+    return Pair(path, full(tap.source), tap.at, tuple(map(full, tap.entries)), feeds, **special)
 
 
 @dataclass
@@ -209,9 +210,14 @@ def kept(value: Tensor, probe: Probe) -> Tensor:
 
 
 def upright(value: Tensor, like: Tensor) -> Tensor:
-    """A value in the arrangement of ours: its first two axes turned, its axes before the last joined or parted."""
+    """A value in the arrangement of ours: its first two axes turned, its axes before the last joined or parted.
+
+    Of pairs of tokens, what the reference has last, the heads, comes first.
+    """
     if value.shape == like.shape or value.dim() < 2:
         return value
+    if value.dim() == 3 and value.permute(2, 0, 1)[None].shape == like.shape:
+        return value.permute(2, 0, 1)[None]
     if value.dim() == like.dim() and value.transpose(0, 1).shape[:2] == like.shape[:2]:
         return value.transpose(0, 1)
     same = like.dim() > 1 and value.shape[-1] == like.shape[-1] and value.numel() == like.numel()

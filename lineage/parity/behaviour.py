@@ -85,7 +85,7 @@ def _findings(session: Session, ours: Model, theirs: nn.Module) -> Iterator[Find
         steps = [own(Probe("prefix", rows_BT[:, :n]))[:, -1] for n in range(1, length + 1)]
         yield _equal("token by token equals the whole", torch.stack(steps, 1), alone)
         if length > NEW:
-            yield _greedy(own, theirs, on(Probe("start", rows_BT[:1, : length - NEW])).arguments())
+            yield _greedy(own, theirs, on(Probe("start", rows_BT[:1, : length - NEW])).arguments(), session.faults)
     if usable_length(spec) < ENDLESS:
         yield _too_long(own, tokens(spec, 1, usable_length(spec) + 1, torch.Generator().manual_seed(8)))
 
@@ -131,7 +131,17 @@ def _causality(side: str, run: Callable[[Probe], Tensor], rows_BT: Tensor, causa
     )
 
 
-def _greedy(own: Callable[..., Tensor], theirs: nn.Module, given: Mapping[str, Tensor]) -> Finding:
+def _generated(theirs: nn.Module, given: Mapping[str, Tensor], faults: list[str]) -> Tensor:
+    """What the reference generates: with its cache, or without one where it fails with it."""
+    try:
+        found: Tensor = theirs.generate(**given)  # type: ignore[operator]
+    except IndexError as error:
+        faults.append(f"it cannot generate with its cache ({error}); it did without one")
+        found = theirs.generate(**given, use_cache=False)  # type: ignore[operator]
+    return found.cpu()
+
+
+def _greedy(own: Callable[..., Tensor], theirs: nn.Module, given: Mapping[str, Tensor], faults: list[str]) -> Finding:
     """The likeliest next token, time after time: ours by whole forwards, the reference's by its own cache."""
     from transformers import GenerationConfig
 
@@ -147,7 +157,7 @@ def _greedy(own: Callable[..., Tensor], theirs: nn.Module, given: Mapping[str, T
             mask_BS = torch.ones_like(given["input_ids"])
             device = next(theirs.parameters()).device
             put = {name: value.to(device) for name, value in {**given, "attention_mask": mask_BS}.items()}
-            want_BT = theirs.generate(**put).cpu()  # type: ignore[operator]
+            want_BT = _generated(theirs, put, faults)
     finally:
         theirs.generation_config = usual
     same = want_BT.shape[1] > start_BT.shape[1] and torch.equal(ids_BT[:, : want_BT.shape[1]], want_BT)

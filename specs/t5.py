@@ -1,0 +1,77 @@
+"""T5 (Raffel et al., 2020): no biases, RMSNorm before the branches, learned numbers for distances."""
+
+from lineage.components import (
+    Attention,
+    Bidirectional,
+    Block,
+    Causal,
+    Embed,
+    FeedForward,
+    Head,
+    Mask,
+    Model,
+    RelativeBias,
+    Residual,
+    RMSNorm,
+)
+
+YEAR, PARENT = 2020, "transformer"
+PAPER = "Raffel et al. 2020, Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer"
+
+
+def t5(
+    *,
+    vocab: int = 32128,
+    width: int = 512,
+    layers: int = 6,
+    heads: int = 8,
+    head_size: int = 64,
+    mlp_width: int = 2048,
+    activation: str = "relu",
+    gated: bool = False,
+    eps: float = 1e-6,
+    buckets: int = 32,
+    distance: int = 128,
+    decoder_layers: int | None = None,
+    scaled: bool = True,
+    tied: bool = True,
+) -> Model:
+    """scaled: what meets the head's table is divided by √width. decoder_layers: None is layers."""
+    norm = RMSNorm(eps=eps)
+
+    def attention(mask: Mask, cross: bool = False) -> Residual:
+        sizes = {"heads": heads, "kv_heads": heads, "head_width": head_size}
+        body = Attention(mask=mask, scale=1.0, cross=cross, bias=False, output_bias=False, **sizes)
+        return Residual(body=body, norm_input=norm)
+
+    def bias(both_ways: bool) -> RelativeBias:
+        return RelativeBias(buckets=buckets, distance=distance, heads=heads, both_ways=both_ways)
+
+    body = FeedForward(width=mlp_width, activation=activation, bias=False, gated=gated)
+    mlp, across = Residual(body=body, norm_input=norm), attention(Bidirectional(), cross=True)
+    encoder = Block(attention=attention(Bidirectional()), mlp=mlp)
+    decoder = Block(attention=attention(Causal()), cross=across, mlp=mlp)
+    table = Embed(vocab=vocab, width=width)
+    return Model(
+        encoder=Model(embed=table, blocks=(encoder,) * layers, position_bias=bias(True), norm=norm),
+        embed=Embed(vocab=vocab, width=width, tied=True),
+        blocks=(decoder,) * (decoder_layers or layers),
+        position_bias=bias(False),
+        norm=norm,
+        head=Head(vocab=vocab, tied=tied, scale=width**-0.5 if scaled else None, early=scaled),
+    )
+
+
+TINY = {"vocab": 97, "width": 24, "layers": 2, "heads": 3, "head_size": 10, "mlp_width": 40, "decoder_layers": 3}
+TINY |= {"buckets": 12, "distance": 50}
+BASE = {"width": 768, "layers": 12, "heads": 12}
+NEW = {"activation": "gelu_new", "gated": True, "scaled": False, "tied": False}
+PUBLISHED: dict[str, dict[str, object]] = {
+    "t5-small": {},
+    "t5": BASE | {"mlp_width": 3072},
+    "t5-large": {"width": 1024, "layers": 24, "heads": 16, "mlp_width": 4096},
+    "t5-v1.1-small": NEW | {"layers": 8, "heads": 6, "mlp_width": 1024},
+    "t5-v1.1": NEW | BASE | {"mlp_width": 2048},
+    "t5-v1.1-xl": NEW | {"width": 2048, "layers": 24, "heads": 32, "mlp_width": 5120},
+    "mt5-small": NEW | {"vocab": 250112, "layers": 8, "heads": 6, "mlp_width": 1024},
+}
