@@ -31,7 +31,7 @@ def keys(act: str = "gelu", scaled: bool = False, padding: int = 1, vocab: int =
         *sizes(1024, 12, 16, 4096, act),
         Size("vocab_size", "vocab", vocab),
         Flag("scale_embedding", "scaled", scaled),
-        Twin("tie_word_embeddings", "tied", True, other="shared"),
+        Twin("tie_word_embeddings", "tied", True, others=("shared",)),
         Index("pad_token_id", "padding", padding, nullable=True),
         Only("is_decoder", False),
     )

@@ -17,7 +17,7 @@ HUGGINGFACE = Dialect(
         Size("src_vocab_size", "vocab", 42024),
         Size("tgt_vocab_size", "target_vocab", 42024, ("vocab_size",)),
         Flag("scale_embedding", "scaled", True),
-        Twin("tie_word_embeddings", "tied", False, other="shared"),
+        Twin("tie_word_embeddings", "tied", False, others=("shared",)),
         Index("pad_token_id", "padding", 1),
         Inert("langs", "names of the languages, for the tokenizer"),
         Inert("decoder", "a part of old configs that the class drops"),

@@ -30,7 +30,7 @@ ATTENTIONS = (
     ("decoder", "", 1, "EncDecAttention", "cross"),
 )
 RULES = (
-    Rule("shared.weight", "encoder.embed.tokens.weight"),
+    Rule("shared.weight", "encoder.embed.tokens.weight", where=lambda model: model.embed.tied),
     *(Rule(f"{side}{BIAS}.weight", f"{ours}position_bias.weight") for side, ours, _ in SIDES),
     *(rule for one in ATTENTIONS for rule in attention(*one)),
     *(
@@ -58,5 +58,6 @@ TAPS = (
     *(Tap(side + BIAS, f"{ours}position_bias", given=True) for side, ours, _ in SIDES),
     *(Tap(f"{side}.embed_tokens", f"{ours}embed") for side, ours, _ in SIDES),
     *(Tap("encoder.embed_tokens", "encoder.embed.tokens"), Tap("encoder", "encoder")),
+    Tap("decoder.embed_tokens", "embed.tokens"),
     Tap("lm_head", "head", feeds=("norm",)),
 )

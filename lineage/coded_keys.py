@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lineage.keys import Entry, Flag, brief
+from lineage.keys import MANY, Entry, Flag, brief
 
 
 @dataclass(frozen=True)
@@ -65,3 +65,38 @@ class Coded(Entry):
             if self.consume({self.key: code})[0] == wanted:
                 return {self.key: code}
         return {self.key: codes[-1], self.name_key: name, self.gate_key: wanted["gated"]}
+
+
+@dataclass(frozen=True)
+class Steps(Entry):
+    """How many layers are of a kind, such that these lie evenly apart: the argument is how far, for none as far as there are.
+
+    default: how many there are. layers: the key of all layers, in its spellings, with its default. exact: the key that
+    says how far apart they are, which wins.
+    """
+
+    default: int
+    layers: tuple[str, ...]
+    layers_default: int
+    exact: str
+    argument: str
+
+    def spellings(self) -> tuple[str, ...]:
+        return (self.key, self.exact)
+
+    def wrong(self, value: Any) -> str | None:
+        return None if type(value) is int and 0 <= value <= MANY else "a whole number of at least 0"
+
+    def consume(self, config: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+        count, exact = config.get(self.key, self.default), config.get(self.exact)
+        layers = next((config[name] for name in self.layers if config.get(name) is not None), self.layers_default)
+        problems = [f"{self.key} is {brief(count)}; understood: {wrong}" for wrong in [self.wrong(count)] if wrong]
+        if exact is not None and (self.wrong(exact) or exact == 0):
+            problems.append(f"{self.exact} is {brief(exact)}; understood: a whole number of at least 1")
+        if not problems and type(layers) is int and exact is None:
+            exact = layers // count if count else layers
+            problems = [f"{self.key} is {count} of {layers} layers; understood: as many at most"] * (exact == 0)
+        return ({}, problems) if problems else ({self.argument: exact}, [])
+
+    def write(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return {self.exact: arguments[self.argument]}

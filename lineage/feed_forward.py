@@ -54,7 +54,9 @@ class Router(Component):
     for each expert that is added when choosing and not when weighing (DeepSeek-V3, eq. 16). scale: of the weights.
     eps: added to the sum that they are divided by. jitter: of the score "mixer", which takes one expert after the
     other, each weighed among those within 2 · jitter of the best (Liu et al. 2024, GRIN, §2). rounded: weights are
-    rounded to the model's type before they are used. exact: logits are in single precision too.
+    rounded to the model's type before they are used. exact: logits are in single precision too. capacity: how many
+    tokens of a row an expert takes; those after them get nothing from it (Fedus et al. 2021, §2.2), so that a token's
+    result depends on the others of its row and call.
     """
 
     experts: int = size()
@@ -67,6 +69,7 @@ class Router(Component):
     scale: float = choice(default=1.0)
     eps: float = choice(default=0.0)
     jitter: float | None = choice(default=None)
+    capacity: int | None = size(default=None)
     rounded: bool = choice(default=False)
     exact: bool = choice(default=False)
 
@@ -86,6 +89,8 @@ class Router(Component):
             raise contradiction("Router: jitter belongs to the score mixer", "jitter", "score")
         if self.jitter is not None and (self.correction or self.groups or self.rounded):
             raise contradiction("Router: the mixer knows no correction and no groups, and rounds at once", "score")
+        if self.capacity is not None and self.top_k != 1:
+            raise contradiction("a capacity is of routers that choose one expert", "capacity", "top_k")
         if self.groups and (self.experts % self.groups.count or self.groups.keep > self.groups.count):
             raise contradiction(
                 f"{self.groups.keep} of {self.groups.count} groups of {self.experts} experts", "groups", "experts"

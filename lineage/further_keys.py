@@ -40,17 +40,17 @@ class Spare(Size):
 
 @dataclass(frozen=True)
 class Twin(Flag):
-    """A flag that carries two arguments alike. other: the second."""
+    """A flag that carries several arguments alike. others: all but the first."""
 
-    other: str = ""
+    others: tuple[str, ...] = ()
 
     def read(self, value: Any) -> dict[str, Any]:
-        return {self.argument: value, self.other: value}
+        return {self.argument: value} | dict.fromkeys(self.others, value)
 
     def write(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        if arguments[self.argument] != arguments[self.other]:
-            both = [self.argument, self.other]
-            raise ArchitectureError(f"{self.key} says two things that differ here", context={"arguments": both})
+        if any(arguments[other] != arguments[self.argument] for other in self.others):
+            said = [self.argument, *self.others]
+            raise ArchitectureError(f"{self.key} says several things, which differ here", context={"arguments": said})
         return super().write(arguments)
 
 

@@ -35,8 +35,12 @@ def t5(
     decoder_layers: int | None = None,
     scaled: bool = True,
     tied: bool = True,
+    shared: bool = True,
 ) -> Model:
-    """scaled: what meets the head's table is divided by √width. decoder_layers: None is layers."""
+    """scaled: what meets the head's table is divided by √width. shared: one table for both sides.
+
+    decoder_layers: None is layers.
+    """
     norm = RMSNorm(eps=eps)
 
     def attention(mask: Mask, cross: bool = False) -> Residual:
@@ -54,7 +58,7 @@ def t5(
     table = Embed(vocab=vocab, width=width)
     return Model(
         encoder=Model(embed=table, blocks=(encoder,) * layers, position_bias=bias(True), norm=norm),
-        embed=Embed(vocab=vocab, width=width, tied=True),
+        embed=Embed(vocab=vocab, width=width, tied=shared),
         blocks=(decoder,) * (decoder_layers or layers),
         position_bias=bias(False),
         norm=norm,

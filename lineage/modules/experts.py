@@ -67,6 +67,13 @@ class Router(nn.Module):
         return by_NGx.masked_fill(closed_NG[..., None], -torch.inf).flatten(-2)
 
 
+def room(chosen_N1: Tensor, rows: int, spec: c.Router) -> Tensor:
+    """Whether an expert still takes a token, [N, 1]: each has room for the first few of a row that choose it."""
+    one_BTE = F.one_hot(chosen_N1.view(rows, -1), spec.experts)
+    waiting_BT = (one_BTE.cumsum(1) * one_BTE).amax(-1)
+    return (waiting_BT <= (spec.capacity or 0)).reshape(-1, 1)
+
+
 def mix(logits_NE: Tensor, top_k: int, jitter: float) -> tuple[Tensor, Tensor]:
     """One expert after the other, each weighed by a softmax over those within 2 · jitter of the best that is left.
 
@@ -121,6 +128,8 @@ class Experts(nn.Module):
     def forward(self, x_BTD: Tensor, context: object = None) -> Tensor:
         x_ND = x_BTD.flatten(0, 1)
         _, weights_NK, chosen_NK = self.router(x_ND)
+        if self.spec.router.capacity is not None:
+            weights_NK = weights_NK * room(chosen_NK, len(x_BTD), self.spec.router)
         out_ND = torch.zeros_like(x_ND)
         for expert in range(self.up.shape[0]):
             token, place = torch.where(chosen_NK == expert)

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from lineage import components as c
+from lineage import graph
 from lineage.errors import UsageError
 from lineage.modules.model import Model
 from lineage.parity import reference
@@ -19,6 +21,10 @@ from lineage.parity.probes import ENDLESS, Probe, pad_token, sources, steady_len
 from lineage.parity.report import Level, passed
 from lineage.parity.session import Session
 
+FULL = (
+    "have room for so many tokens of a row in one call, padding too: what a token gets depends on those before it, and "
+    "decoding with a cache is another computation than the whole forwards that are compared"
+)
 LENGTH, NEW, PADS = 12, 8, 3  # tokens of a row, tokens generated, tokens of padding
 
 
@@ -81,11 +87,16 @@ def _findings(session: Session, ours: Model, theirs: nn.Module) -> Iterator[Find
         if not finding.good:
             session.faults.append(f"its forward is {'not ' if session.causal else ''}causal")
         yield finding
+    full = [node.path for node in graph.walk(spec) if isinstance(node.component, c.Router) and node.component.capacity]
+    if full:
+        session.notes.append(f"{len(full)} routers ({full[0]} …) {FULL}")
     if session.causal and output == "logits":
         steps = [own(Probe("prefix", rows_BT[:, :n]))[:, -1] for n in range(1, length + 1)]
         yield _equal("token by token equals the whole", torch.stack(steps, 1), alone)
         if length > NEW:
-            yield _greedy(own, theirs, on(Probe("start", rows_BT[:1, : length - NEW])).arguments(), session.faults)
+            yield _greedy(
+                own, theirs, on(Probe("start", rows_BT[:1, : length - NEW])).arguments(), session.faults, not full
+            )
     if usable_length(spec) < ENDLESS:
         yield _too_long(own, tokens(spec, 1, usable_length(spec) + 1, torch.Generator().manual_seed(8)))
 
@@ -131,18 +142,23 @@ def _causality(side: str, run: Callable[[Probe], Tensor], rows_BT: Tensor, causa
     )
 
 
-def _generated(theirs: nn.Module, given: Mapping[str, Tensor], faults: list[str]) -> Tensor:
+def _generated(theirs: nn.Module, given: Mapping[str, Tensor], faults: list[str], cached: bool) -> Tensor:
     """What the reference generates: with its cache, or without one where it fails with it."""
     try:
-        found: Tensor = theirs.generate(**given)  # type: ignore[operator]
+        found: Tensor = theirs.generate(**given, use_cache=cached)  # type: ignore[operator]
     except IndexError as error:
         faults.append(f"it cannot generate with its cache ({error}); it did without one")
         found = theirs.generate(**given, use_cache=False)  # type: ignore[operator]
     return found.cpu()
 
 
-def _greedy(own: Callable[..., Tensor], theirs: nn.Module, given: Mapping[str, Tensor], faults: list[str]) -> Finding:
-    """The likeliest next token, time after time: ours by whole forwards, the reference's by its own cache."""
+def _greedy(
+    own: Callable[..., Tensor], theirs: nn.Module, given: Mapping[str, Tensor], faults: list[str], cached: bool
+) -> Finding:
+    """The likeliest next token, time after time: ours by whole forwards, the reference's by its own cache.
+
+    cached: whether it may use one.
+    """
     from transformers import GenerationConfig
 
     start_BT = ids_BT = given.get("decoder_input_ids", given["input_ids"])
@@ -157,11 +173,12 @@ def _greedy(own: Callable[..., Tensor], theirs: nn.Module, given: Mapping[str, T
             mask_BS = torch.ones_like(given["input_ids"])
             device = next(theirs.parameters()).device
             put = {name: value.to(device) for name, value in {**given, "attention_mask": mask_BS}.items()}
-            want_BT = _generated(theirs, put, faults)
+            want_BT = _generated(theirs, put, faults, cached)
     finally:
         theirs.generation_config = usual
     same = want_BT.shape[1] > start_BT.shape[1] and torch.equal(ids_BT[:, : want_BT.shape[1]], want_BT)
-    return Finding(f"{NEW} greedy tokens are the reference's", same, f"{ids_BT.tolist()} against {want_BT.tolist()}")
+    asked = f"{NEW} greedy tokens are the reference's" + ("" if cached else ", without its cache")
+    return Finding(asked, same, f"{ids_BT.tolist()} against {want_BT.tolist()}")
 
 
 def _too_long(own: Callable[[Probe], Tensor], ids_BT: Tensor) -> Finding:
