@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from lineage.config import Inert, Number, Only, Size
+from lineage.config import Index, Inert, Number, Only, Size
 from lineage.rules import Find, Paired, Rule
 
 from .llama import BLOCK, HUGGINGFACE
@@ -27,6 +27,7 @@ GGUF = replace(
         Size("llama.vocab_size", "vocab", 32000),
         Number("llama.attention.layer_norm_rms_epsilon", "eps", 1e-6),
         Number("llama.rope.freq_base", "theta", 10000.0, positive=True),
+        Index("tokenizer.ggml.padding_token_id", "padding", None, nullable=True),
         Inert("llama.context_length", "a length for people"),
         Only("llama.attention.causal", True),
         # the reference reads none of these and computes on, and llama.cpp obeys them

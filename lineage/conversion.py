@@ -109,6 +109,9 @@ def _read_keys(path: Path, strict: bool) -> tuple[Dialect, Reading, str]:
     data = read_gguf(path).config()
     kind = data["model_type"]
     dialect = catalog.dialect(kind, form="gguf")
+    known = {spelling for entry in dialect.config for spelling in entry.spellings()}
+    aside = ("general.", "tokenizer.")  # what a file says of itself and of its tokens
+    data = {key: value for key, value in data.items() if key in known or not key.startswith(aside)}
     reading = config.read(dialect.config, data, strict, path.name)
     if own := [key for key in reading.unknown if key.startswith(f"{kind}.")]:  # its writer's word on the architecture
         raise ArchitectureError(f"{path.name}: {len(own)} keys are not understood", facts=own)

@@ -108,12 +108,14 @@ FORMS = {
 @pytest.mark.parametrize("form", FORMS)
 def test_converts_and_passes_every_level(tmp_path, form):
     types, sizes, tied = FORMS[form]
-    path = encodings.gguf(tmp_path / "model", *types, **sizes, tied=tied)
+    keys = {} if form == "plain" else {"tokenizer.ggml.padding_token_id": 3}
+    path = encodings.gguf(tmp_path / "model", *types, **sizes, tied=tied, keys=keys)
     shutil.rmtree(path.parent / "plain")
     done = lineage.convert(str(path.parent), tmp_path / "out")
     assert done.report.passed, "\n".join(done.report.lines())
     assert {level.verdict for level in done.report.levels} == {"passed"}
     assert done.checkpoint.plan.model.head.tied == tied
+    assert done.checkpoint.plan.model.embed.padding == (3 if keys else None)
     assert verify_blocks(path).passed
     path.unlink()
     assert lineage.verify(tmp_path / "out", only=(*CORE, "training")).passed

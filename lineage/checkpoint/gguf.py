@@ -65,12 +65,9 @@ class Header:
             raise ArchitectureError(
                 f"{self.path.name}: general.type is {what!r:.40}, general.architecture {kind!r:.40}"
             )
-        aside = ("general.", "tokenizer.")  # what it says of itself and of its tokens moves no logit
-        found = {key: value for key, value in self.metadata.items() if not key.startswith(aside)}
         tokens = self.metadata.get("tokenizer.ggml.tokens")
-        if isinstance(tokens, Listed):
-            found.setdefault(f"{kind}.vocab_size", tokens.count)
-        return found | {"model_type": kind}
+        count = {f"{kind}.vocab_size": tokens.count} if isinstance(tokens, Listed) else {}
+        return {**count, **self.metadata, "model_type": kind}
 
     def without_tensors(self) -> bytes:
         """A file of the same keys, tokenizer and all, and of no tensors."""
