@@ -55,11 +55,13 @@ class RelativeBias(Component):
 class Alibi(Component):
     """To each score is added scale · slope of the head · place of the key (Press et al. 2022, §3).
 
-    Places count what the attention mask keeps. rounded: slopes and products are rounded to bfloat16.
+    Places count what the attention mask keeps. rounded: slopes and products are rounded to bfloat16. exact: what is
+    added is in single precision, and so are the scores from there on.
     """
 
     scale: float = choice(default=1.0)
     rounded: bool = choice(default=False)
+    exact: bool = choice(default=False)
 
     def check(self) -> None:
         check_positive(self, "scale")

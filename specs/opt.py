@@ -54,7 +54,7 @@ def opt(
         attention, mlp = old.attention.body, old.mlp.body
         assert isinstance(attention, Attention)
         assert isinstance(mlp, FeedForward)
-        bodies = (replace(attention, bias=bias, output_bias=bias), replace(mlp, bias=bias))
+        bodies = (replace(attention, bias=bias, output_bias=bias, early=True), replace(mlp, bias=bias))
         first, second = (Residual(body=body, norm_input=before, norm_sum=after) for body in bodies)
         return Block(attention=first, mlp=second)
 

@@ -34,6 +34,7 @@ GROUPED = SIZES | {"new_decoder_architecture": True, "num_kv_heads": 2}
 RW = SIZES | {"num_attention_heads": 12, "alibi": True, "multi_query": False, "parallel_attn": False, "bias": True}
 PHI = SIZES | {"intermediate_size": 40}
 CODE = {"vocab_size": 97, "n_positions": 140, "n_embd": 36, "n_layer": 2, "n_head": 6}
+MPT = {"vocab_size": 97, "d_model": 36, "n_layers": 2, "n_heads": 12}
 NEOX = SIZES | {"intermediate_size": 40, "attention_bias": False, "hidden_act": "relu", "tie_word_embeddings": True,
                 "rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 500.0,
                                     "partial_rotary_factor": 0.5}}  # fmt: skip
@@ -68,9 +69,24 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt_bigcode": ("GPTBigCodeForCausalLM", CODE),
     "gpt_bigcode head by head": ("GPTBigCodeForCausalLM", CODE | {"multi_query": False, "scale_attn_weights": False,
                                                                   "n_inner": 37, "tie_word_embeddings": False}),
+    "mpt": ("MptForCausalLM", MPT),
+    "mpt clipped": ("MptForCausalLM", MPT | {"attn_config": {"clip_qkv": 0.7, "softmax_scale": 0.4}, "n_heads": 4,
+                                             "tie_word_embeddings": False}),
     "gpt_neox with every option": ("GPTNeoXForCausalLM", NEOX),
 }  # fmt: skip
-PLAIN = ("gptj", "gpt_neo", "opt", "opt-350m", "bloom", "falcon-7b", "falcon-40b", "falcon-rw", "phi", "gpt_bigcode")
+PLAIN = (
+    "gptj",
+    "gpt_neo",
+    "opt",
+    "opt-350m",
+    "bloom",
+    "falcon-7b",
+    "falcon-40b",
+    "falcon-rw",
+    "phi",
+    "gpt_bigcode",
+    "mpt",
+)
 
 
 def spread(model: nn.Module) -> None:
@@ -317,6 +333,7 @@ BUGS: list[tuple[str, Callable[[Any], None], str]] = [
     ("bloom normed", unnormed, "blocks.1.attention"),
     ("falcon-40b", permuted_heads("blocks.0.attention.body.q", 8), "blocks.0.attention.body.q"),
     ("falcon-rw", unrounded_alibi, PRODUCT.format(0)),
+    ("mpt", scaled_alibi, PRODUCT.format(1)),
     ("gpt_bigcode", permuted_heads("blocks.1.attention.body.q", 6), "blocks.1.attention.body.q"),
     ("phi", exact_gelu(0), "blocks.0.mlp.body.act"),
     (
@@ -376,6 +393,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("falcon-7b", {"rope_parameters": {"rope_type": "spiral", "rope_theta": 1e4}}, "spiral"),
     ("falcon-7b", {"quantization_config": {"quant_method": "gptq"}}, "quantization_config"),
     ("gpt_bigcode", {"multi_query": None}, "multi_query"),
+    ("mpt", {"attn_config": {"alibi": False}}, "alibi"),
+    ("mpt", {"attn_config": {"qk_ln": True}}, "qk_ln"),
+    ("mpt", {"attn_config": {"rope": True}}, "rope"),
+    ("mpt", {"no_bias": False}, "no_bias"),
+    ("mpt", {"logit_scale": 0.5}, "logit_scale"),
     ("phi", {"head_dim": 4}, "head_dim"),
     ("phi", {"partial_rotary_factor": 0.4, "rope_parameters": None}, "odd"),
     ("phi", {"qk_layernorm": None}, "qk_layernorm"),
@@ -424,6 +446,7 @@ def test_a_norm_under_the_other_layout_is_refused(native: Callable[[str], Path],
         ("bloom", 176_247_271_424),
         ("falcon-7b", 6_921_720_704),
         ("falcon-rw-1b", 1_311_625_216),
+        ("mpt", 6_649_286_656),
         ("starcoder", 15_517_456_384),
         ("phi-1.5", 1_418_270_720),
         ("phi-2", 2_779_683_840),

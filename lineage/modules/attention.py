@@ -25,7 +25,7 @@ def sdpa(
         q_BHTW,
         k_BKSW,
         v_BKSV,
-        attn_mask=allowed if bias is None else _added(bias, allowed),
+        attn_mask=allowed if bias is None else _added(bias.to(q_BHTW.dtype), allowed),
         is_causal=plain,
         scale=spec.scale,
         enable_gqa=spec.kv_heads != spec.heads,
@@ -104,7 +104,8 @@ class Alibi(nn.Module):
         exact = torch.promote_types(dtype, torch.float32)
         rounded = torch.bfloat16 if self.spec.rounded else exact
         slopes_H = torch.tensor(slopes(self.heads), dtype=exact, device=places_BS.device).to(rounded)
-        bias_BHS = (slopes_H[:, None] * places_BS[:, None].to(rounded)).to(dtype) * self.spec.scale
+        kept = exact if self.spec.exact else dtype
+        bias_BHS = (slopes_H[:, None] * places_BS[:, None].to(rounded)).to(kept) * self.spec.scale
         return bias_BHS[:, :, None]
 
 
