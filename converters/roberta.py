@@ -1,4 +1,4 @@
-"""Hugging Face's spelling of RoBERTa and XLM-R: BERT's, with positions that skip padding and another head."""
+"""Hugging Face's spelling of RoBERTa, XLM-R, CamemBERT: BERT's, with positions that skip padding and another head."""
 
 from lineage.config import Index, Size
 from lineage.rules import Copy, Dialect, Find, Reference, Rule, Tap
@@ -50,3 +50,4 @@ def _dialect(model_type: str, vocab: int, family: str) -> Dialect:
 
 HUGGINGFACE = _dialect("roberta", 50265, "Roberta")
 MULTILINGUAL = _dialect("xlm-roberta", 30522, "XLMRoberta")
+FRENCH = _dialect("camembert", 30522, "Camembert")

@@ -127,19 +127,20 @@ class Block(Component):
 class Transform(Component):
     """norm(activation(dense(x))) before the vocabulary (Devlin et al. 2018, the released code).
 
-    width: of what leaves it; None keeps it.
+    width: of what leaves it; None keeps it. bias: of the dense map.
     """
 
     activation: str = choice()
     norm: Norm = choice()
     width: int | None = size(default=None)
+    bias: bool = choice(default=True)
 
     def check(self) -> None:
         check_activation(self.activation)
         check_tables(self)
 
     def tensors(self, width: int) -> Mapping[str, Shape]:
-        return dense("dense", self.width or width, width, True)
+        return dense("dense", self.width or width, width, self.bias)
 
     def child_width(self, child: str, width: int) -> int:
         return self.width or width

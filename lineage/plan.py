@@ -20,6 +20,7 @@ from lineage.operations import Operations, Shapes, prove, read_operation, spell,
 from lineage.rules import Dialect, Find, fill, match
 
 FLOATS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+LAYERS_PER_TENSOR = 10  # at most, where some layers are one
 SHOWN = 40  # offenders of one kind named in the text; the context of the error holds more
 
 
@@ -199,7 +200,7 @@ def resolve(
 def make_plan(dialect: Dialect, resolved: Resolved, header: Header) -> Plan:
     """Fit a checkpoint's header to the model, and prove it. Raises TensorMismatch naming every tensor at fault."""
     layers = resolved.arguments.get("layers", 0)
-    if layers > len(header):  # refused here, so that the work is bounded by the file and not by what a config claims
+    if layers > LAYERS_PER_TENSOR * len(header):  # refused here, so that the work is bounded by the file and not by what a config claims
         raise TensorMismatch(
             f"{resolved.place} says {layers:,} layers, and the file holds {len(header):,} tensors in all"
         )

@@ -15,7 +15,7 @@ class Transform(nn.Module):
 
     def __init__(self, spec: c.Transform, width: int) -> None:
         super().__init__()
-        self.dense = nn.Linear(width, spec.width or width)
+        self.dense = nn.Linear(width, spec.width or width, bias=spec.bias)
         self.act = Activation(spec.activation)
         self.norm = make(spec.norm, spec.width or width)
 
