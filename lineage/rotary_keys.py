@@ -104,7 +104,8 @@ class RotaryKeys(Entry):
         for key, value in values.items():
             whole = names.get(key) == "length"
             good = _factors(value) if key in LISTS else _positive(value) and (type(value) is int or not whole)
-            if not good and (value is not None or key not in optional):
+            told = key in more and given.get("attention_factor") is not None  # what else it would be needed for
+            if not good and (value is not None or not (told or key in optional)):
                 wanted = "a list of positive numbers" if key in LISTS else "a positive number"
                 wanted = "a whole number of at least 1" if whole else wanted
                 problems.append(f"{self.key}: {key} is {brief(value)} with {kind}; understood: {wanted}")
@@ -218,12 +219,12 @@ def _yarn(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _longrope(given: Mapping[str, Any]) -> dict[str, Any]:
     """The factors as tuples, and the scores' heat, by the stretch where no number tells it (Ding et al. 2024, §3.3)."""
-    stretch = given["factor"]
-    usual = math.sqrt(1 + math.log(stretch) / math.log(given[LENGTH])) if stretch > 1 < given[LENGTH] else 1.0
-    heat = float(given["attention_factor"] or usual)
+    heat, stretch, length = given["attention_factor"], given["factor"], given[LENGTH]
+    if heat is None:
+        heat = math.sqrt(1 + math.log(stretch) / math.log(length)) if stretch > 1 < length else 1.0
     lists = {"short": "short_factor", "long": "long_factor"}
     factors = {name: tuple(float(one) for one in given[key]) for name, key in lists.items()}
-    return factors | {"attention": heat, "long_attention": heat}
+    return factors | {"attention": float(heat), "long_attention": float(heat)}
 
 
 def _factors(value: Any) -> bool:
