@@ -6,34 +6,20 @@ tensor of the file is used once, is a copy of one that is, or is dropped by a ru
 one message.
 """
 
-import difflib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from lineage import config, graph
 from lineage.components import Model, Shape
 from lineage.config import brief
 from lineage.errors import FileDamaged, TensorMismatch
+from lineage.misfits import Header, refuse, shown
 from lineage.operations import Operations, Shapes, prove, read_operation, spell, stages
 from lineage.rules import Dialect, Find, fill, match
 
-FLOATS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 LAYERS_PER_TENSOR = 10  # at most, where some layers are one
-SHOWN = 40  # offenders of one kind named in the text; the context of the error holds more
-
-
-class Info(Protocol):
-    """What a header says of a tensor."""
-
-    @property
-    def dtype(self) -> str: ...
-    @property
-    def shape(self) -> Shape: ...
-
-
-Header = Mapping[str, Info]
 
 
 @dataclass(frozen=True)
@@ -200,7 +186,9 @@ def resolve(
 def make_plan(dialect: Dialect, resolved: Resolved, header: Header) -> Plan:
     """Fit a checkpoint's header to the model, and prove it. Raises TensorMismatch naming every tensor at fault."""
     layers = resolved.arguments.get("layers", 0)
-    if layers > LAYERS_PER_TENSOR * len(header):  # refused here, so that the work is bounded by the file and not by what a config claims
+    if layers > LAYERS_PER_TENSOR * len(
+        header
+    ):  # refused here, so that the work is bounded by the file and not by what a config claims
         raise TensorMismatch(
             f"{resolved.place} says {layers:,} layers, and the file holds {len(header):,} tensors in all"
         )
@@ -214,7 +202,7 @@ def make_plan(dialect: Dialect, resolved: Resolved, header: Header) -> Plan:
     dropped = [d for name in rest if name not in copied and (d := _drop(dialect, name, resolved.base, model, actual))]
     explained = copied.keys() | {d.name for d in dropped}
     extra = [name for name in rest if name not in explained]
-    _refuse(header, actual, wanted, extra, twice)
+    refuse(header, actual, wanted, extra, twice)
     return Plan(
         model,
         resolved.base,
@@ -246,54 +234,6 @@ def _drop(dialect: Dialect, name: str, base: str, model: Model, names: Mapping[s
 
 def _deepest(model: Model) -> int:
     return max(len(stack.depth) for stack in (model, model.encoder) if stack)
-
-
-def _refuse(
-    header: Header, actual: Mapping[str, str], wanted: Mapping[str, Shape], extra: Iterable[str], twice: Iterable[str]
-) -> None:
-    missing = {name: f"missing     {name}  {list(shape)}" for name, shape in wanted.items() if name not in actual}
-    shape, dtype = [], []
-    for name, want in wanted.items():
-        if name not in actual:
-            continue
-        info = header[actual[name]]
-        if tuple(info.shape) != want:
-            turned = "  (transposed?)" if tuple(info.shape) == want[::-1] else ""
-            shape.append(f"shape       {actual[name]}  {brief(list(info.shape))}, expected {list(want)}{turned}")
-        elif info.dtype not in FLOATS:
-            dtype.append(f"type        {actual[name]}  {info.dtype}, and no quantisation is declared; expected a float")
-    near = list(wanted)
-    unexpected = [
-        f"unexpected  {brief(actual[name], 200)[1:-1]}  {_shape(header[actual[name]])}{_nearest(name, near, place)}"
-        for place, name in enumerate(extra)
-    ]
-    problems = [*missing.values(), *unexpected, *shape, *dtype, *twice]
-    if problems:
-        fit = len(wanted) - len(missing) - len(shape) - len(dtype)
-        facts = [
-            line for kind in (list(missing.values()), unexpected, shape, dtype, list(twice)) for line in shown(kind)
-        ]
-        raise TensorMismatch(
-            "the checkpoint does not fill the model",
-            facts=[*facts, f"{fit} of {len(wanted)} tensors fit; nothing was written"],
-            hint="re-save the checkpoint, or see what was expected: lineage show MODEL --tensors",
-            context={"problems": problems[:1000], "problem_count": len(problems)},
-        )
-
-
-def _shape(info: Info) -> str:
-    return brief(list(info.shape))
-
-
-def _nearest(name: str, known: list[str], place: int) -> str:
-    near = difflib.get_close_matches(name, known[:5000], n=1, cutoff=0.8) if place < 5 and len(name) < 200 else []
-    return f"  (nearest known name: {near[0]})" if near else ""
-
-
-def shown(lines: Iterable[str], limit: int = SHOWN) -> list[str]:
-    """The first of many lines, and how many more there are."""
-    every = list(lines)
-    return every[:limit] + ([f"… and {len(every) - limit:,} more"] if len(every) > limit else [])
 
 
 def unproved(plan: Plan) -> list[str]:

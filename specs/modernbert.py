@@ -55,12 +55,8 @@ def modernbert(
 
     def block(place: int, kind: str) -> Block:
         full = kind == "full"
-        turn = Rotary(
-            theta=theta if full else local_theta,
-            width=across,
-            scaling=scaling if full else local_scaling,
-            rounded="both",
-        )
+        angle, stretch = (theta, scaling) if full else (local_theta, local_scaling)
+        turn = Rotary(theta=angle, width=across, scaling=stretch, rounded="both")
         attention = Attention(
             heads=heads,
             kv_heads=heads,

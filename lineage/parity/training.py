@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from lineage.misfits import shown
 from lineage.modules.losses import causal_loss, masked_loss
 from lineage.modules.model import Model
 from lineage.operations import invert
@@ -15,7 +16,6 @@ from lineage.parity.islands import lifted
 from lineage.parity.probes import Probe, sources, tokens, usable_length
 from lineage.parity.report import Level, passed
 from lineage.parity.session import Session
-from lineage.plan import shown
 
 GRADIENT_LIMIT = 1e-10  # relative to the tensor's largest gradient
 FAINT = 1e-4  # of the largest of all: below it a gradient is rounding (a key's bias has none in exact arithmetic)
