@@ -1,6 +1,6 @@
 """Hugging Face's spelling of Qwen2 and Qwen3: Llama's, with q, k, v biases, or q, k norms."""
 
-from lineage.config import Entry, Flag, Index, Inert, Only, Pattern, Size, Spare, Switch, inert
+from lineage.config import Entry, Flag, Index, Inert, Only, Pattern, Size, Spare, Toggle, inert
 from lineage.rules import Rule, Tap
 
 from .common import KINDS, MASKED, keys
@@ -14,7 +14,7 @@ FULL = (
 )
 WINDOWS: tuple[Entry, ...] = (
     *MASKED,
-    Switch(
+    Toggle(
         "use_sliding_window",
         (Size("sliding_window", "window", 4096, nullable=True), Index("max_window_layers", "full_layers", 28)),
         {"window": None, "full_layers": 0},

@@ -1,6 +1,6 @@
 """Hugging Face's spelling of SmolLM3: Llama's, with a list of the layers that have rotary positions."""
 
-from lineage.config import Flag, Pattern, Size, Spare, Switch
+from lineage.config import Flag, Pattern, Size, Spare, Toggle
 
 from .common import KINDS, MASKED, keys
 from .llama import spelled
@@ -21,7 +21,7 @@ HUGGINGFACE = spelled(
         padding=128004,
     ),
     *MASKED,
-    Switch("use_sliding_window", (Size("sliding_window", "window", None),), {"window": None}),
+    Toggle("use_sliding_window", (Size("sliding_window", "window", None),), {"window": None}),
     Pattern("layer_types", "pattern", None, names=KINDS),
     Pattern("no_rope_layers", "turned", None, names={1: "rotary", 0: "plain"}),
     Size("no_rope_layer_interval", "period", 4),

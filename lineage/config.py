@@ -37,7 +37,7 @@ from lineage.keys import Pattern as Pattern
 from lineage.keys import Size as Size
 from lineage.keys import brief as brief
 from lineage.keys import inert as inert
-from lineage.layer_keys import Switch as Switch
+from lineage.layer_keys import Toggle as Toggle
 from lineage.pattern_keys import Repeats as Repeats
 from lineage.rotary_keys import RotaryKeys as RotaryKeys
 from lineage.rotary_keys import RotaryKinds as RotaryKinds

@@ -8,7 +8,7 @@ from lineage.keys import Entry, brief
 
 
 @dataclass(frozen=True)
-class Switch(Entry):
+class Toggle(Entry):
     """A flag under which other keys count. off: the arguments where it is false, and these say nothing."""
 
     entries: tuple[Entry, ...]
