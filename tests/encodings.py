@@ -56,6 +56,22 @@ def mxfp4(weight_EIO: Tensor) -> tuple[Tensor, Tensor]:
     return (low + 16 * high).to(torch.uint8), (powers + 127).to(torch.uint8)
 
 
+def gpt_oss(directory: Path, **sizes: Any) -> Path:
+    """A tiny gpt-oss in bfloat16 whose experts are mxfp4, as published."""
+    file = write_tiny("gpt_oss", directory, width=64, mlp_width=96, **sizes) / "model.safetensors"
+    made: dict[str, Tensor] = {}
+    for name, weight in load_file(file).items():
+        if name.endswith(("gate_up_proj", "down_proj")):
+            made |= dict(zip((f"{name}_blocks", f"{name}_scales"), mxfp4(weight), strict=True))
+        else:
+            made[name] = weight.bfloat16()
+    save_file(made, file, metadata={"format": "pt"})
+    plain = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
+    return configured(
+        directory, dtype="bfloat16", quantization_config={"quant_method": "mxfp4", "modules_to_not_convert": plain}
+    )
+
+
 def configured(directory: Path, **keys: Any) -> Path:
     """The checkpoint with other keys in its config."""
     path = directory / "config.json"

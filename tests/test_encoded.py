@@ -166,29 +166,36 @@ def test_other_methods_and_options_are_refused_by_name(tmp_path, part):
 
 
 FORMS = {
-    "llama": ("llama", (8, 8), torch.float32),
-    "experts, short scales": ("qwen3_moe", (8, 8), torch.bfloat16),
-    "blocks cut short": ("llama", (16, 16), torch.float32),
-    "blocks cut short, unseen by the reference": ("llama", (24, 40), torch.float32),
+    "llama": lambda place: encodings.fp8("llama", place),
+    "experts, short scales": lambda place: encodings.fp8("qwen3_moe", place, (8, 8), torch.bfloat16, expert_width=24),
+    "latent attention": lambda place: encodings.fp8("deepseek_v3", place, heads=4, query_latent=24, expert_width=24),
+    "blocks cut short": lambda place: encodings.fp8("llama", place, (16, 16)),
+    "blocks cut short, unseen by the reference": lambda place: encodings.fp8("llama", place, (24, 40)),
+    "mxfp4": encodings.gpt_oss,
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
-def test_fp8_passes_every_level(tmp_path, form):
-    kind, *stored = FORMS[form]
-    sizes = {"expert_width": 24} if kind == "qwen3_moe" else {}
-    source = encodings.fp8(kind, tmp_path / "fp8", *stored, **sizes)
+def test_passes_every_level(tmp_path, form):
+    source = FORMS[form](tmp_path / "encoded")
     done = lineage.convert(str(source), tmp_path / "out")
     assert done.report.passed, "\n".join(done.report.lines())
     assert {level.verdict for level in done.report.levels} == {"passed"}
     assert any("not decode" in note for note in done.report.notes) == form.startswith("blocks cut short")
-    assert any("rounded" in note for note in done.checkpoint.notes)
-    assert verify_blocks(source).passed
+    assert any(("exactly" if form == "mxfp4" else "rounded") in note for note in done.checkpoint.notes)
     direct, loaded = lineage.from_pretrained(source), lineage.from_pretrained(tmp_path / "out")
     assert all(torch.equal(a, b) for a, b in zip(direct.parameters(), loaded.parameters(), strict=True))
     shutil.rmtree(source)
     assert lineage.verify(tmp_path / "out", only=CORE).passed
+
+
+@pytest.mark.parametrize("form", ["llama", "mxfp4", "blocks cut short"])
+def test_passes_block_by_block(tmp_path, form):
+    source = FORMS[form](tmp_path / "encoded")
+    lineage.convert(str(source), tmp_path / "out", verify=False)
+    assert verify_blocks(source).passed
+    shutil.rmtree(source)
     assert verify_blocks(tmp_path / "out").passed
 
 
