@@ -172,10 +172,12 @@ def their_value(pair: Pair, theirs: Recorder, prefix: str) -> Tensor | None:
 
 def find(recorder: Recorder, path: str, prefix: str) -> Call | None:
     """A call by the path in the file's spelling, with or without the class's own prefix."""
-    for candidate in (path, f"{prefix}.{path}", path.removeprefix(f"{prefix}.")):
-        if candidate in recorder.calls:
-            return recorder.calls[candidate]
-    return None
+    return next((recorder.calls[name] for name in spellings(path, prefix) if name in recorder.calls), None)
+
+
+def spellings(path: str, prefix: str) -> tuple[str, str, str]:
+    """A path in the file's spelling as the reference may have it."""
+    return path, f"{prefix}.{path}", path.removeprefix(f"{prefix}.")
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,10 @@ from lineage.parity.figures import Figures, rms
 from lineage.parity.islands import lifted
 from lineage.parity.replay import Trace, trace
 from lineage.parity.report import Level, passed
+from lineage.parity.routes import ROUTERS, Flip, flips
 from lineage.parity.session import SLOW_WORK, Results, Session, threads
 from lineage.parity.subject import Subject
+from lineage.plan import shown
 
 FP64_LIMIT = 1e-12  # relative; honest implementations stand at 1e-16…1e-13, the weakest known bug at 1e-8
 FP32_LIMIT = 2e-5  # times max(1, std of the reference's result)
@@ -117,7 +119,7 @@ def fp64(session: Session) -> Level:
     """The results in double precision."""
     exact = truth(session)
     ours, _ = session.pair(torch.float64)
-    found = session.compare(session.ours(ours, session.small()), exact)
+    found = session.compare(session.ours(ours, session.small())[0], exact)
     worst = max((f.rel for f in found), default=float("inf"))
     left = [probe.name for probe in session.probes if probe not in session.small()]
     details = [f"too much work in double precision: {', '.join(left)}"] if left else []
@@ -132,36 +134,40 @@ def truth(session: Session) -> Results:
     if not session.exact and session.fits(8):
         _, theirs = session.pair(torch.float64)
         with lifted():
-            session.exact = session.theirs(theirs, session.small())
+            session.exact, session.exact_routes = session.theirs(theirs, session.small())
     return session.exact
 
 
 def fp32(session: Session) -> Level:
-    """Each result against 2e-5 · max(1, std), or a few times the reference's own noise where that is more.
+    """Each result, the routers' first, against 2e-5 · max(1, std), or a few times the reference's noise if more.
 
     The noise: eager against sdpa with another number of threads, and eager against its own fp64 results. Paths so far
-    apart that one of them is wrong are a fault of the reference, and no measure of noise.
+    apart that one of them is wrong are a fault of the reference, and no measure of noise. All take the eager run's
+    routes; where the fp64 run has others, it says nothing of noise.
     """
     exact = truth(session)
     ours, theirs = session.pair(torch.float32)
-    first = session.theirs(theirs, session.probes)
+    first, given = session.theirs(theirs, session.probes)
     with threads(1 if torch.get_num_threads() > 1 else 2):
         attention = "eager" if session.attention == "sdpa" else "sdpa"
-        other = session.theirs(session.load(torch.float32, attention), session.probes)
+        other, _ = session.theirs(session.load(torch.float32, attention), session.probes, given)
     paths = session.compare(other, first)
     wrong = [f for f in paths if f.max_abs > FAULT * max(1, f.std)]
     session.faults += [f"its eager and sdpa attention differ by {f.max_abs:.1e} on {f.probe}" for f in wrong]
     floors = {(f.output, f.probe): 0.0 if f in wrong else f.max_abs for f in paths}
-    for f in session.compare(first, exact):
+    moved = {flip.probe for flip in flips(session.routers(ours), session.exact_routes, given, session.probes)}
+    for f in (f for f in session.compare(first, exact) if f.probe not in moved):
         floors[f.output, f.probe] = max(floors[f.output, f.probe], f.max_abs)
-    found = session.compare(session.ours(ours, session.probes), first)
-    details, rows = [], []
+    mine, own = session.ours(ours, session.probes, given)
+    found, details, rows = session.compare(mine, first), [], []
     for f in found:
         limit = _limit(f, floors[f.output, f.probe], session.rtol)
         good = f.max_abs <= limit
         rows.append(f.to_dict() | {"floor": floors[f.output, f.probe], "limit": limit, "passed": good})
         details.append(_line(f, floors[f.output, f.probe], limit, good))
-    good = bool(rows) and all(row["passed"] for row in rows)
+    away = flips(session.routers(ours), own, given, session.probes)
+    good = bool(rows) and all(row["passed"] for row in rows) and not any(flip.wrong for flip in away)
+    details += _listed(away)
     summary = f"{_extent(found)}, max |Δ| {max((f.max_abs for f in found), default=0.0):.1e}"
     return passed("fp32", good, summary, details, figures=tuple(rows))
 
@@ -175,7 +181,9 @@ def bf16(session: Session) -> Level:
         return Level("bf16", "skipped", "too much work without a fast bf16 product, or no fp64 results")
     ours, theirs = session.pair(torch.bfloat16)
     ours.attention = session.attention  # as the reference's: the same roundings in the same places
-    mine, its = session.ours(ours, probes), session.theirs(theirs, probes)
+    its, given = session.theirs(theirs, probes)
+    mine, chosen = session.ours(ours, probes, given)
+    away = flips(session.routers(ours), chosen, given, probes)
     rows: list[dict[str, Any]] = []
     for (output, name), double in exact.items():
         if (output, name) in mine:
@@ -183,11 +191,16 @@ def bf16(session: Session) -> Level:
             own, other = (rms(side[output, name], double, keep) for side in (mine, its))
             equal = torch.equal(mine[output, name], its[output, name])
             rows.append({"output": output, "probe": name, "ours": own, "theirs": other, "bit_exact": equal})
-    good = all(row["ours"] <= BF16_RATIO * row["theirs"] for row in rows)
+    good = all(row["ours"] <= BF16_RATIO * row["theirs"] for row in rows) and not any(flip.wrong for flip in away)
     worst = max(row["ours"] / row["theirs"] if row["theirs"] else 1.0 for row in rows)
     same = sum(row["bit_exact"] for row in rows)
     summary = f"rms error {worst:.2f} x the reference's; {same} of {len(rows)} results equal to the bit"
-    return passed("bf16", good, summary, figures=tuple(rows), limit=BF16_RATIO)
+    return passed("bf16", good, summary, _listed(away), figures=tuple(rows), limit=BF16_RATIO)
+
+
+def _listed(away: Sequence[Flip]) -> list[str]:
+    """Flips of routes, the worst first."""
+    return shown([str(flip) for flip in away], 6)
 
 
 def _limit(f: Figures, floor: float, rtol: float | None) -> float:
@@ -198,7 +211,8 @@ def _limit(f: Figures, floor: float, rtol: float | None) -> float:
 
 def _extent(found: Sequence[Figures]) -> str:
     outputs = " and ".join(dict.fromkeys(f.output for f in found))
-    return f"{outputs}, {len({f.probe for f in found})} probes, {sum(f.positions for f in found)} positions"
+    positions = sum(f.positions for f in found if f.output != ROUTERS)
+    return f"{outputs}, {len({f.probe for f in found})} probes, {positions} positions"
 
 
 def _line(f: Figures, floor: float, limit: float, good: bool) -> str:

@@ -1,7 +1,7 @@
 """Both sides of a comparison, loaded once a dtype, and what they give on the probes."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,12 @@ from lineage import graph
 from lineage.config import Island, brief
 from lineage.modules.model import Model
 from lineage.parity import reference
+from lineage.parity.activations import pairs, spellings
 from lineage.parity.device import described
 from lineage.parity.figures import Figures, compare
 from lineage.parity.probes import Probe
 from lineage.parity.repairs import FORGETFUL
+from lineage.parity.routes import Routes, logits, routed
 from lineage.parity.subject import Subject
 
 FP64_WORK = 2e10  # parameters x tokens beyond which a probe is not run in double precision
@@ -42,6 +44,7 @@ class Session:
     notes: list[str] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     exact: Results = field(default_factory=dict)
+    exact_routes: dict[str, Routes] = field(default_factory=dict)
     _pair: tuple[torch.dtype, Model, nn.Module] | None = None
 
     def __post_init__(self) -> None:
@@ -107,22 +110,51 @@ class Session:
         """The probes that are not too much work for a slow type."""
         return [probe for probe in self.probes if self.parameters * probe.ids_BT.numel() <= work]
 
-    def theirs(self, model: nn.Module, probes: Sequence[Probe]) -> Results:
-        """The reference's results."""
-        return {
-            (output, probe.name): value
-            for probe in probes
-            for output, value in reference.run(model, probe, self.reference).items()
-        }
+    def theirs(
+        self, model: nn.Module, probes: Sequence[Probe], given: Mapping[str, Routes] | None = None
+    ) -> tuple[Results, dict[str, Routes]]:
+        """The reference's results, those of its routers first; and what these gave. given: ways for tokens to take."""
 
-    def ours(self, model: Model, probes: Sequence[Probe]) -> Results:
-        """Our results."""
-        found: Results = {}
-        for probe in probes:
+        def run(probe: Probe) -> Mapping[str, Tensor]:
+            return reference.run(model, probe, self.reference)
+
+        return self._all(model, probes, given, run)
+
+    def ours(
+        self, model: Model, probes: Sequence[Probe], given: Mapping[str, Routes] | None = None
+    ) -> tuple[Results, dict[str, Routes]]:
+        """The same of ours."""
+
+        def run(probe: Probe) -> Mapping[str, Tensor]:
             with torch.no_grad():
                 outputs = model(**probe.arguments(self.device))
-            found |= {(output, probe.name): getattr(outputs, output).cpu() for output in self.reference.outputs}
-        return found
+            return {output: getattr(outputs, output).cpu() for output in self.reference.outputs}
+
+        return self._all(model, probes, given, run)
+
+    def _all(
+        self, model: nn.Module, probes: Sequence[Probe], given: Mapping[str, Routes] | None,
+        run: Callable[[Probe], Mapping[str, Tensor]],
+    ) -> tuple[Results, dict[str, Routes]]:  # fmt: skip
+        found: Results = {}
+        routes: dict[str, Routes] = {}
+        routers = self.routers(model)
+        for probe in probes:
+            with routed(routers, (given or {}).get(probe.name)) as routes[probe.name]:
+                results = run(probe)
+            found |= logits(routes[probe.name], probe)
+            found |= {(output, probe.name): value for output, value in results.items()}
+        return found, routes
+
+    def routers(self, model: nn.Module) -> dict[str, nn.Module]:
+        """The routers of ours or of the reference, by our paths."""
+        made, held = self.made, dict(model.named_modules())
+        paths = [node.path for node in graph.walk(made.spec) if isinstance(node.component, c.Router)]
+        if isinstance(model, Model) or not paths:
+            return {path: held[path] for path in paths if path in held}
+        prefix = getattr(model, "base_model_prefix", "")
+        mapping = pairs(made.dialect, made.memory, made.base, paths)
+        return {pair.ours: held[n] for pair in mapping for n in spellings(pair.theirs, prefix) if n in held}
 
     def compare(self, ours: Results, theirs: Results) -> list[Figures]:
         """Every result that both have."""
