@@ -1,11 +1,15 @@
 """Buffers that files carry and no model needs, as constants; and numbers as a file's raw elements."""
 
 from collections.abc import Callable, Mapping
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from lineage.components import Shape
 from lineage.operations import Array
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from lineage.later import np
 
 CONSTANTS: Mapping[str, Callable[[Shape], Array]] = {
     "lower triangle": lambda shape: np.broadcast_to(np.tril(np.ones(shape[-2:])), shape),

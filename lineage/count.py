@@ -11,6 +11,7 @@ from typing import Any
 from lineage import components as c
 from lineage import graph
 from lineage.edits import alike
+from lineage.errors import UsageError
 
 BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5}
 TABLES = (c.Embed, c.LearnedPositions, c.Segments, c.RelativeBias)  # looked up, not multiplied
@@ -142,8 +143,10 @@ def kept(model: c.Model, seq: int, batch: int = 1, kind: str = "fp16", whole: bo
     """Bytes of the keys and values of `batch` texts of `seq` tokens; a layer with a window keeps no more than that.
 
     whole: what it would be if no heads shared keys and values. What an encoder's result leaves in cross attention is
-    not counted: it does not grow.
+    not counted: it does not grow. Raises UsageError for a type of numbers that is not known.
     """
+    if kind not in BYTES:
+        raise UsageError(f"a cache of {kind[:20]!r} is not one of {', '.join(BYTES)}")
     numbers, found = 0, ((node.component, runs) for node, _, runs in _places(model) if type(node.component) in CACHED)
     one: Any
     for one, runs in found:

@@ -132,11 +132,12 @@ def relative(body: dict[str, Any], fold: bool) -> dict[str, Any]:
     """
     across, width, turned, order = (body.get(name) for name in ("head_width", "width", "rotary", "order"))
     pairs = [("kv_heads", "heads", body.get("heads"))]
-    pairs += [("scale", ROOT, across**-0.5)] if across else [("scale", "√width", width**0.5)] if width else []
+    pairs += [("scale", ROOT, across**-0.5)] if across else []
+    pairs += [("scale", "√width", width**0.5)] if isinstance(width, int) and not across else []
     changed = {
         name: word if fold else value for name, word, value in pairs if body.get(name, 0) == (value if fold else word)
     }
-    if across and isinstance(turned, dict):
+    if across and isinstance(turned, dict) and isinstance(turned["width"], int if fold else str):
         share = str(Fraction(turned["width"], across)) if fold else Fraction(turned["width"]) * across
         changed["rotary"] = turned | {"width": share if fold or share % 1 else int(share)}
     if fold and isinstance(order, list) and not any(order):
@@ -168,10 +169,11 @@ def _state(a: Any, b: Any, owner: str, name: str) -> str:
 
 
 def _parts(a: dict[str, Any], b: dict[str, Any], path: Path) -> Iterator[Edit]:
+    hanging = ("rotary", "scale") if ("head_width" in a) != ("head_width" in b) else ()  # on what one of them lacks
+    common = [name for name in a if name in b and name not in ("component", *hanging)]
     if a["component"] != b["component"]:
-        only = [{n: v for n, v in x.items() if n == "component" or n not in y} for x, y in ((a, b), (b, a))]
-        yield Edit("kind", path, only[0], only[1], "changed")
-    common = [name for name in a if name in b and name != "component"]
+        own = [{name: value for name, value in one.items() if name not in common} for one in (a, b)]
+        yield Edit("kind", path, own[0], own[1], "changed")
     hints = Component.kinds[b["component"]].__annotations__
     gone = [name for name in common if path and isinstance(a[name], dict) and b[name] is None]
     sources = {name: name for name in common}  # the model's own slots are places, not turns of one branch: path
@@ -199,12 +201,12 @@ def _stacks(a: list[Any], b: list[Any], path: Path) -> Iterator[Edit]:
 
 
 def stretched(stack: list[Any], length: int) -> list[Any]:
-    """A stack of another depth: its shortest beginning, then the shortest pattern that repeats after it, on and on."""
-    count = len(stack)
+    """A stack of another depth: the shortest beginning and pattern after it, repeated on and on."""
+    count, kinds = len(stack), [stack.index(one) for one in stack]
     start, period = next(
-        (start, period)
-        for start in range(count)
-        for period in range(1, count - start + 1)
-        if all(stack[i] is stack[i + period] or stack[i] == stack[i + period] for i in range(start, count - period))
+        (start, total - start)
+        for total in range(1, count + 1)
+        for start in range(total)
+        if kinds[start : count - total + start] == kinds[total:]
     )
     return [stack[i if i < start else start + (i - start) % period] for i in range(length)]

@@ -45,11 +45,11 @@ class Component:
 
     def __post_init__(self) -> None:
         kind: Any = type(self)
-        for name, hint, real, least in _slots(kind):
+        for name, hint, exact, least in _slots(kind):
             value = getattr(self, name)
-            if type(value) in _exactly(hint) and not (least and type(value) is int):
+            if type(value) in exact and not (least and type(value) is int and value < least):
                 continue
-            if type(value) is int and value.bit_length() < 1024 and real:
+            if type(value) is int and value.bit_length() < 1024 and float in (hint, *get_args(hint)):
                 object.__setattr__(self, name, value := float(value))  # so that equal values are written alike
             if not fits(value, hint) or (least and type(value) is int and value < least):
                 raise contradiction(
@@ -75,16 +75,15 @@ class Component:
 
 
 @cache
-def _slots(kind: Any) -> tuple[tuple[str, Any, bool, int | None], ...]:
-    """Of each field: its name, its annotation, whether a whole number becomes a float, the least value of a size."""
-    hints, sizes = get_type_hints(kind), {f.name: f.metadata.get("role") == "size" for f in fields(kind)}
-    reals = {name: float in (hint, *get_args(hint)) for name, hint in hints.items()}
-    return tuple((name, hints[name], reals[name], 1 if size else None) for name, size in sizes.items())
+def _slots(kind: Any) -> tuple[tuple[str, Any, frozenset[Any], int | None], ...]:
+    """Of each field: its name, its annotation, the types whose every value fits, the least value of a size."""
+    hints, least = get_type_hints(kind), {"size": 1}
+    roles = {f.name: f.metadata.get("role") for f in fields(kind)}
+    return tuple((name, hints[name], _exactly(hints[name]), least.get(str(role))) for name, role in roles.items())
 
 
-@cache
 def _exactly(hint: Any) -> frozenset[Any]:
-    """The types whose every value fits, so that most fields cost one look; floats, which may be infinite, are not."""
+    """The types whose every value fits an annotation; floats, which may be infinite, are none."""
     kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     return frozenset(kind for kind in kinds if isinstance(kind, type) and kind is not float)
 
@@ -97,8 +96,6 @@ def fits(value: Any, hint: Any) -> bool:
 
     A component that another package defines may stand where any component may.
     """
-    if type(value) in _exactly(hint):
-        return True
     if get_origin(hint) in (Union, UnionType):
         return any(fits(value, kind) for kind in get_args(hint))
     if get_origin(hint) is tuple:

@@ -11,14 +11,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import Any, ClassVar
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from lineage.components import Shape
 
-Array = npt.NDArray[Any]
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Array = npt.NDArray[Any]
+else:
+    from lineage.later import np
+
+    Array = Any
 Shapes = tuple[Shape, ...]
 
 PROOF_SIZE = 1 << 22  # elements on which a bijection is proved; larger shapes are first divided by a common factor
