@@ -22,9 +22,9 @@ BLOCK: Option = (
     "two whole numbers of at least 1",
     lambda given: isinstance(given, list) and len(given) == 2 and all(type(n) is int and n >= 1 for n in given),
 )
-SWITCH = _one_of(True, False)
+TRUTH = _one_of(True, False)
 METHODS: Mapping[str, Mapping[str, Option]] = {
-    "mxfp4": {"modules_to_not_convert": NAMES, "dequantize": SWITCH},
+    "mxfp4": {"modules_to_not_convert": NAMES, "dequantize": TRUTH},
     "fp8": {
         "activation_scheme": _one_of("dynamic"),
         "weight_block_size": BLOCK,
@@ -34,7 +34,7 @@ METHODS: Mapping[str, Mapping[str, Option]] = {
         "modules_to_convert": _one_of(None),
         "modules_to_not_convert": NAMES,  # the files say it too: what was left as it was has no scales beside it
         "ignored_layers": NAMES,
-        "dequantize": SWITCH,
+        "dequantize": TRUTH,
     },
 }
 
