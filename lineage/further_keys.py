@@ -83,8 +83,8 @@ class Same(Entry):
 
     def consume(self, config: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
         value, other = config.get(self.key, self.default), config.get(self.of, self.of_default)
-        if value is None or (type(value) is type(other) and value == other):
-            return {}, []
+        if value is None or type(other) is not int or (type(value) is int and value == other):
+            return {}, []  # what is wrong with the other is told of it
         return {}, [f"{self.key} is {brief(value)}; understood: what {self.of} is, {brief(other)}"]
 
     def write(self, arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -72,25 +72,24 @@ def llama4(
     norm = RMSNorm(eps=eps, weight=False) if head_norms else None
 
     hot = Temperature(scale=heat, length=heat_length) if tempered else None
-
-    def block(old: Block, place: str, kind: str) -> Block:
-        body = old.attention.body
-        assert isinstance(body, Attention)
-        body = replace(body, mask=masks[kind])
-        if place == "plain":
-            body = replace(body, rotary=None, temperature=hot)
-        else:
-            assert isinstance(body.rotary, Rotary)
-            rotary = replace(body.rotary, pairing="neighbours", rounded="result")
-            body = replace(body, rotary=rotary, query_norm=norm, key_norm=norm)
-        return replace(old, attention=replace(old.attention, body=body))
-
     router = Router(experts=experts, top_k=top_k, score="none", normalise="sigmoid", rounded=True)
     shared = FeedForward(width=expert_width, activation=activation, bias=False, gated=True)
     body = Experts(router=router, width=expert_width, activation=activation, shared=shared, early=True)
     chosen = range(sparse_step - 1, layers, sparse_step) if sparse is None else sparse
-    blocks = tuple(map(block, base.blocks, places, kinds))
+    blocks = tuple(attending(old, places[i], masks[kinds[i]], norm, hot) for i, old in enumerate(base.blocks))
     return with_experts(replace(base, blocks=blocks), body, set(range(layers)) - set(chosen))
+
+
+def attending(old: Block, place: str, mask: Mask, norm: RMSNorm | None, hot: Temperature | None) -> Block:
+    body = old.attention.body
+    assert isinstance(body, Attention)
+    if place == "plain":
+        body = replace(body, mask=mask, rotary=None, temperature=hot)
+    else:
+        assert isinstance(body.rotary, Rotary)
+        rotary = replace(body.rotary, pairing="neighbours", rounded="result")
+        body = replace(body, mask=mask, rotary=rotary, query_norm=norm, key_norm=norm)
+    return replace(old, attention=replace(old.attention, body=body))
 
 
 TINY = LLAMA | {"layers": 4, "chunk": 9, "heat_length": 16.0, "experts": 4, "expert_width": 20, "sparse_step": 2}
