@@ -34,8 +34,9 @@ def gemma3(
     """
     usual = ["window" if (place + 1) % period else "full" for place in range(layers)]
     kinds = layer_names(pattern, usual, ("window", "full"))
-    caps = {"score_cap": score_cap, "logit_cap": logit_cap}
-    base = gemma2(layers=layers, eps=eps, theta=theta, pattern=kinds, **caps, **arguments)
+    base = gemma2(
+        layers=layers, eps=eps, theta=theta, pattern=kinds, score_cap=score_cap, logit_cap=logit_cap, **arguments
+    )
     norm = RMSNorm(eps=eps, plus_one=True, late=True)
 
     def block(old: Block, kind: str) -> Block:
