@@ -1,6 +1,6 @@
 """Hugging Face's spelling of ELECTRA: BERT's, with a map behind the tables; encoders and generators."""
 
-from lineage.config import Index, Inert, Only, Size, inert
+from lineage.config import Index, Inert, Size, inert
 from lineage.rules import Copy, Dialect, Find, Reference, Rule, Tap
 
 from .bert import BODY, DROPOUT, EMBED, POSITION_IDS, REFUSED, SIZES, SPELLINGS, TAPS
@@ -20,7 +20,6 @@ HUGGINGFACE = Dialect(
         *inert("of a head for whole sequences", "summary_type", "summary_use_proj", "summary_activation"),
         *inert("of a head for whole sequences", "summary_last_dropout", "summary_first_dropout"),
         Inert("summary_proj_to_labels", "of a head for whole sequences"),
-        Only("is_encoder_decoder", False),
     ),
     fixed={"head_activation": "gelu"},  # exact in the head, whatever hidden_act says
     finds=(Find("generator_predictions.", "head"),),
