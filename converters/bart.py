@@ -47,7 +47,7 @@ HUGGINGFACE = Dialect(
     tensors=(*TABLES, *POSITIONS, *NORMS, *stacks("norm_sum"), HEAD, LOGITS_BIAS),
     copies=SHARED,
     drops=(DEAD, *FORMAT),
-    taps=(*TAPS, WHOLE, SCALED),
+    taps=(*TAPS, WHOLE, *SCALED),
     references=(Reference("BartForConditionalGeneration", ("head",), {"logits": "logits"}),),
 )
 MULTILINGUAL = replace(

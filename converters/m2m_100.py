@@ -21,6 +21,6 @@ HUGGINGFACE = Dialect(
     tensors=(*TABLES, *LAST, *stacks("norm_input"), HEAD),
     copies=SHARED,
     drops=(*COMPUTED, DEAD, *FORMAT),
-    taps=(*TAPS, SCALED, Tap("lm_head", "head")),
+    taps=(*TAPS, *SCALED, Tap("lm_head", "head")),
     references=(Reference("M2M100ForConditionalGeneration", ("head",), {"logits": "logits"}),),
 )

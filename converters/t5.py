@@ -5,7 +5,7 @@ from dataclasses import replace
 from lineage.config import After, Coded, Entry, Inert, Number, Only, Size, inert
 from lineage.rules import Dialect, Reference, Rule, Tap
 
-from .common import ACTIVATIONS, COMMON, PADDING, without
+from .common import ACTIVATIONS, CACHED, COMMON, PADDING, without
 from .t5_layers import COPIES, DROPS, RULES, SIDES, TAPS
 
 BRANCH = ".block.{i}.layer."
@@ -14,7 +14,7 @@ BRANCH = ".block.{i}.layer."
 def sizes(width: int, mlp_width: int, layers: int, heads: int, vocab: int = 32128) -> tuple[Entry, ...]:
     """The keys of sizes and of what stands for positions."""
     return (
-        *without(COMMON, "is_encoder_decoder"),
+        *(*without(COMMON, "is_encoder_decoder"), *CACHED),
         Only("is_encoder_decoder", True),
         Only("is_decoder", False),
         Size("vocab_size", "vocab", vocab),

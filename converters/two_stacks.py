@@ -88,6 +88,8 @@ TAPS = (
     Tap("{base}encoder", "encoder"),
 )
 WHOLE = Tap("", "head", entry="lm_head")  # what the bias was added to
-SCALED = Tap("{base}shared", "encoder.embed.tokens", at="nothing")  # its result is scaled, and ours not yet
+SCALED = (  # what a table gives is scaled at once, and ours not yet
+    *(Tap(f"{{base}}{theirs}.embed_tokens", f"{ours}embed.tokens", at="nothing") for theirs, ours in SIDES),
+)
 NORMS = tuple(Rule(f"{{base}}{theirs}.layernorm_embedding.{{p}}", f"{ours}embed.norm.{{p}}") for theirs, ours in SIDES)
 LAST = tuple(Rule(f"{{base}}{theirs}.layer_norm.{{p}}", f"{ours}norm.{{p}}") for theirs, ours in SIDES)

@@ -15,7 +15,7 @@ class After(Flag):
 
     def consume(self, config: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
         if self.key in config:
-            return super().consume(config)
+            return super().consume({self.key: config[self.key]})
         older = config.get(self.of)
         if older is not None and type(older) is not bool:
             return {}, [f"{self.of} is {brief(older)}; understood: {self.wanted()}"]
@@ -69,9 +69,9 @@ class Coded(Entry):
 
 @dataclass(frozen=True)
 class Steps(Entry):
-    """How many layers are of a kind, such that these lie evenly apart: the argument is how far, for none as far as there are.
+    """How many layers are of a kind, such that these lie evenly apart: the argument is how far.
 
-    default: how many there are. layers: the key of all layers, in its spellings, with its default. exact: the key that
+    For none it is the number of layers. default: how many there are. layers: the key of all layers, in its spellings, with its default. exact: the key that
     says how far apart they are, which wins.
     """
 

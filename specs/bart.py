@@ -42,7 +42,8 @@ def bart(
 
 TINY = {"vocab": 97, "width": 24, "layers": 2, "heads": 3, "mlp_width": 40, "padding": 3, "context": 160}
 TINY |= {"decoder_layers": 3, "decoder_heads": 4, "decoder_mlp_width": 32}
+BASE = {"width": 768, "layers": 6, "heads": 12, "mlp_width": 3072}
 PUBLISHED: dict[str, dict[str, object]] = {
-    "bart-large": {},
-    "bart": {"width": 768, "layers": 6, "heads": 12, "mlp_width": 3072},
+    "bart-large": {"decoder_layers": 12, "decoder_heads": 16, "decoder_mlp_width": 4096},
+    "bart": BASE | {"decoder_layers": 6, "decoder_heads": 12, "decoder_mlp_width": 3072},
 }

@@ -34,9 +34,10 @@ def m2m_100(
 
 TINY = {"vocab": 97, "width": 24, "layers": 2, "heads": 3, "mlp_width": 40, "padding": 3}
 TINY |= {"decoder_layers": 3, "decoder_heads": 4, "decoder_mlp_width": 32}
-NLLB = {"vocab": 256206}
+SMALL = {"context": 1024, "decoder_layers": 12, "decoder_heads": 16, "decoder_mlp_width": 4096}
+LARGE = {"width": 2048, "layers": 24, "mlp_width": 8192, "decoder_layers": 24, "decoder_mlp_width": 8192}
 PUBLISHED: dict[str, dict[str, object]] = {
-    "m2m-100-418m": {},
-    "nllb-200-distilled-600m": NLLB,
-    "nllb-200-3.3b": NLLB | {"width": 2048, "layers": 24, "mlp_width": 8192},
+    "m2m-100-418m": SMALL,
+    "nllb-200-distilled-600m": SMALL | {"vocab": 256206},
+    "nllb-200-3.3b": SMALL | LARGE | {"vocab": 256206},
 }

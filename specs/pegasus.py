@@ -48,4 +48,6 @@ def pegasus(
 
 TINY = {"vocab": 97, "width": 24, "layers": 2, "heads": 3, "mlp_width": 40, "padding": 3, "context": 160}
 TINY |= {"decoder_layers": 3, "decoder_heads": 4, "decoder_mlp_width": 32}
-PUBLISHED: dict[str, dict[str, object]] = {"pegasus": {}}
+PUBLISHED: dict[str, dict[str, object]] = {
+    "pegasus": {"activation": "relu", "decoder_layers": 16, "decoder_heads": 16, "decoder_mlp_width": 4096}
+}

@@ -53,4 +53,7 @@ def switch(
 
 TINY = {"vocab": 97, "width": 24, "layers": 4, "heads": 3, "head_size": 10, "mlp_width": 40, "decoder_layers": 3}
 TINY |= {"buckets": 12, "distance": 50, "experts": 5, "capacity": 9, "step": 2, "decoder_step": 1}
-PUBLISHED: dict[str, dict[str, object]] = {"switch-base-8": {}, "switch-base-128": {"experts": 128}}
+PUBLISHED: dict[str, dict[str, object]] = {
+    "switch-base-8": {"decoder_layers": 12},
+    "switch-base-128": {"decoder_layers": 12, "experts": 128},
+}

@@ -91,8 +91,9 @@ def transformer(
 TINY = {"vocab": 101, "width": 24, "layers": 2, "heads": 3, "mlp_width": 40, "padding": 3, "context": 160}
 TINY |= {"decoder_layers": 3, "decoder_heads": 4, "decoder_mlp_width": 32, "target_vocab": 83, "shared": False}
 OPUS = {"vocab": 58101, "context": 512, "activation": "silu", "eps": 1e-5, "bias": True, "padding": 58100}
+OPUS |= {"apart": True, "decoder_layers": 6, "decoder_heads": 8, "decoder_mlp_width": 2048}
 PUBLISHED: dict[str, dict[str, object]] = {
     "transformer": {},
     "transformer-big": {"width": 1024, "heads": 16, "mlp_width": 4096},
-    "opus-mt": OPUS | {"apart": True},
+    "opus-mt": OPUS,
 }

@@ -86,7 +86,8 @@ REFERENCES: list[tuple[Case, Reference]] = [(case, r) for case in CASES for r in
 
 def parts(dialect: Dialect, reference: Reference) -> dict[str, bool]:
     """Which heads a class of the reference has."""
-    return {find.argument: find.argument in reference.parts for find in dialect.finds}
+    heads = [find.argument for find in dialect.finds if hasattr(Model, find.argument)]
+    return {head: head in reference.parts for head in heads}
 
 
 def keys(dialect: Dialect) -> list[Key]:

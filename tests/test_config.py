@@ -146,7 +146,7 @@ def test_what_is_written_is_read_back(model_type: str, data: st.DataObject) -> N
         drawn |= data.draw(turns(entry), entry.key)
     arguments |= drawn
     written = write(entries, arguments)
-    arguments |= {key.argument: False for key in carried if isinstance(key, Under) and written[key.of] is False}
+    arguments |= {key.argument: False for key in entries if isinstance(key, Under) and written[key.of] is False}
     silent = {key.key for key in carried if isinstance(key, Pattern) and arguments[key.argument] is None}
     silent |= {key.key for key in carried if key.quiet and arguments[key.argument] == key.default}
     told = {"max_position_embeddings"} if isinstance(arguments.get("scaling"), c.Dynamic) else set()

@@ -13,7 +13,7 @@ from transformers.pytorch_utils import Conv1D
 
 from lineage import config, graph
 from lineage.plan import make_plan, resolve
-from lineage.rules import Reference, Transpose
+from lineage.rules import Reference, Transpose, fill
 from tests.published import DIALECTS, REFERENCES, SIZES, Case, parts
 
 NAMES = [f"{case}-{reference.name}-{'+'.join(reference.parts) or 'body'}" for case, reference in REFERENCES]
@@ -43,28 +43,34 @@ class Info:
 
 def header(model: nn.Module) -> dict[str, Info]:
     """What it would save: under the names that files have, where memory has others (experts, one by one in files)."""
-    return {name: Info(tensor) for name, tensor in revert_weight_conversion(model, model.state_dict()).items()}
+    saved = revert_weight_conversion(model, model.state_dict()).items()
+    return {name: Info(tensor) for name, tensor in saved if name not in (model._keys_to_ignore_on_save or ())}
 
 
 def test_every_size_is_compared() -> None:
-    assert {case.size for case, _ in REFERENCES} >= set(SIZES)
+    unsaid = {"transformer", "transformer-big"}  # no public format spells its eps
+    unsaid |= {size for size in SIZES if size.startswith(("t5-v1.1", "mt5"))}  # the file decides that the head is apart
+    assert {case.size for case, _ in REFERENCES} >= set(SIZES) - unsaid
     assert {case.model_type for case, _ in REFERENCES} == set(WITH_HEADS) == set(DIALECTS)
 
 
 @pytest.mark.parametrize(("case", "reference"), REFERENCES, ids=NAMES)
 def test_reference_has_as_many_parameters_and_its_names_fit(case: Case, reference: Reference) -> None:
-    model = case.model(**parts(case.dialect, reference))
     theirs = built(case, reference)
     kept = [buffer for name, buffer in theirs.named_buffers() if name in theirs.state_dict()]
-    assert sum(tensor.numel() for tensor in (*theirs.parameters(), *kept)) == graph.parameters(model)
+    trained = [parameter for parameter in theirs.parameters() if parameter.requires_grad]
     file = header(theirs)
     written = CONFIG_MAPPING[case.model_type](**case.config).to_dict()
     read = config.read(case.dialect.config, written, strict=True).arguments
-    plan = make_plan(case.dialect, resolve(case.dialect, read, file, lambda one, other: True), file)
+    resolved = resolve(case.dialect, read, file, lambda one, other: True, lambda name, value: True)
+    plan = make_plan(case.dialect, resolved, file)
+    beside = {find.argument: resolved.arguments[find.argument] for find in case.dialect.finds}  # heads and the rest
+    model = case.model(**beside | parts(case.dialect, reference))
+    assert sum(tensor.numel() for tensor in (*trained, *kept)) == graph.parameters(model)
     assert plan.model == model
     used = [name for step in plan.steps for name in step.sources] + [copy.name for copy in plan.copied]
-    assert sorted(used) == sorted(file)
-    assert plan.dropped == ()
+    assert sorted([*used, *(drop.name for drop in plan.dropped)]) == sorted(file)
+    assert all(drop.value for drop in plan.dropped), "what is dropped follows from its shape"
     modules = dict(theirs.named_modules())
     matrices = [step for step in plan.steps if len(step.target_shapes[0]) == 2]
     for step in matrices:  # a square one shows by its module alone that it is stored [in, out]
@@ -83,9 +89,10 @@ TIEABLE = [kind for kind, (case, _) in WITH_HEADS.items() if any(copy.argument f
 @pytest.mark.parametrize("model_type", TIEABLE)
 def test_shared_table_is_a_copy_and_another_is_not(model_type: str, tied: bool) -> None:
     case, reference = WITH_HEADS[model_type]
-    file = header(built(case, reference, tie_word_embeddings=tied))
+    theirs = built(case, reference, tie_word_embeddings=tied)
+    file, tied = header(theirs), theirs.config.tie_word_embeddings  # a class may overrule the key
     read = config.read(case.dialect.config, case.config | {"tie_word_embeddings": tied}).arguments
     plan = make_plan(case.dialect, resolve(case.dialect, read, file, lambda one, other: True), file)
-    (table,) = (copy.source for copy in case.dialect.copies if copy.argument == "tied")
+    tables = {fill(copy.source, {}, plan.base) for copy in case.dialect.copies if copy.argument == "tied"}
     assert plan.model.head.tied == tied
-    assert (table in {copy.name for copy in plan.copied}) == tied
+    assert bool(tables & {copy.name for copy in plan.copied}) == tied

@@ -19,6 +19,17 @@ def masked_loss(logits_BTV: Tensor, labels_BT: Tensor) -> Tensor:
     return F.cross_entropy(logits_BTV.flatten(0, 1), labels_BT.flatten(), ignore_index=IGNORED)
 
 
+def smoothed_loss(logits_BTV: Tensor, labels_BT: Tensor, smoothing: float = 0.1) -> Tensor:
+    """Mean cross-entropy against targets of which each token of the vocabulary has smoothing / V, the label the rest.
+
+    (Vaswani et al. 2017, §5.4; Szegedy et al. 2016, eq. 7.) Labels of -100 do not count.
+    """
+    counted_BT = labels_BT != IGNORED
+    logs_NV = logits_BTV.log_softmax(-1)[counted_BT]
+    right_N = logs_NV.gather(-1, labels_BT[counted_BT][:, None])[:, 0]
+    return -((1 - smoothing) * right_N + smoothing * logs_NV.mean(-1)).mean()
+
+
 def balance_loss(logits: Sequence[Tensor], top_k: int, keep_BT: Tensor | None = None) -> Tensor:
     """Experts · Σ (share of tokens that chose an expert · its mean probability) (Fedus et al. 2021, eq. 4 to 6).
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from lineage.checkpoint.source import Access
-from lineage.errors import TensorMismatch
+from lineage.errors import TensorMismatch, UsageError
 from lineage.modules.loading import to_torch
 from lineage.modules.model import build
 from lineage.operations import invert
@@ -53,6 +53,8 @@ def verify_blocks(
     with made.material() as material, strict(device):
         session = Session(made, material, (), device=device)
         spec = made.spec
+        if spec.encoder is not None:
+            raise UsageError("--blocks goes through one stack, and this model has an encoder", hint="verify it whole")
         ours = build(spec)
         if spec.head is not None and spec.head.tied:  # as if it had a table of its own, there only while it runs
             ours.get_submodule("head").weight = nn.Parameter(torch.empty_like(ours.table), requires_grad=False)

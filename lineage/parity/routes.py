@@ -64,7 +64,8 @@ def routed(routers: Mapping[str, nn.Module], given: Mapping[str, Route] | None) 
     def watch(path: str, module: nn.Module) -> torch.utils.hooks.RemovableHandle:
         def hook(module: nn.Module, args: object, output: tuple[Tensor, ...] | Tensor) -> object:
             values = output if isinstance(output, tuple) else (output,)
-            seen[path] = own = Route(*values) if len(values) == 3 else Route(values[-1])
+            told = len(values) == 3 and not values[-1].is_floating_point()  # else the logits come last
+            seen[path] = own = Route(*values) if told else Route(values[-1])
             other = (given or {}).get(path)
             return None if other is None or not elsewhere(own, other).any() else _sent(own, other)
 
@@ -93,9 +94,9 @@ def elsewhere(one: Route, other: Route) -> Tensor:
 
 
 def logits(seen: Routes, probe: Probe) -> dict[tuple[str, str], Tensor]:
-    """The logits of all routers as one result, [B, T, ΣE]."""
-    shape = probe.ids_BT.shape
-    parts = [route.logits.double().cpu().reshape(*shape, -1) for route in seen.values()]
+    """The logits of all routers as one result, [B, T, ΣE]; those of an encoder are of other tokens, and not in it."""
+    shape, logits = probe.ids_BT.shape, [route.logits.double().cpu() for route in seen.values()]
+    parts = [one.reshape(*shape, -1) for one in logits if one.numel() == shape.numel() * one.shape[-1]]
     return {(ROUTERS, probe.name): torch.cat(parts, -1)} if parts else {}
 
 
@@ -108,7 +109,7 @@ def flips(
         for path, mine in own.get(probe.name, {}).items():
             other = given.get(probe.name, {}).get(path)
             away_N = elsewhere(mine, other).cpu() if other else torch.zeros(0, dtype=torch.bool)
-            if probe.keep_BT is not None and len(away_N):
+            if probe.keep_BT is not None and len(away_N) == probe.keep_BT.numel():
                 away_N &= probe.keep_BT.flatten()
             if other and away_N.any():
                 found += _flips(routers[path], path, mine, other, away_N, probe)
