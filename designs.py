@@ -40,7 +40,7 @@ def show(what: str, tensors: bool, form: str, as_json: bool, **options: Any) -> 
     if as_json or form == "json":
         say_json(found.to_dict())
     else:
-        forms = {"mermaid": drawing.mermaid, "svg": lambda model: [drawing.svg(model)]}
+        forms = {"mermaid": drawing.mermaid, "svg": lambda model: drawing.svg(model).splitlines()}
         say(forms[form](found.model) if form in forms else text.show(found, tensors))
 
 

@@ -7,6 +7,7 @@ import unicodedata
 from dataclasses import replace
 
 import pytest
+import torch
 from click.testing import CliRunner, Result
 from lineage.cli import cli
 
@@ -14,6 +15,7 @@ import lineage
 from lineage import components as c
 from lineage import count, graph
 from lineage.errors import UsageError
+from lineage.modules.model import make
 from lineage.render import counting
 from tests.published import SIZES
 
@@ -96,6 +98,29 @@ def test_models_that_are_no_size_of_ours() -> None:
     assert f"{2 * 174_604_259_328 / 1e9:.0f} GB" == "349 GB"
     mistral = lineage.spec("llama", kv_heads=8, mlp_width=14_336)
     assert count.figures(mistral)["parameters"] == 7_241_732_096
+
+
+def test_marian_with_the_tables_that_files_of_it_hold() -> None:
+    """The figure counts both stacks' sinusoids as parameters, and not the logits' bias, which is a buffer there."""
+    figures = count.figures(lineage.spec("opus-mt"))
+    assert figures["parameters"] - 58_101 + 2 * 1024 * 512 == 74_934_784
+
+
+def test_width_of_a_gated_network() -> None:
+    """Two thirds of four widths, rounded up to a multiple of 256."""
+    wide = {width: -(-(8 * width // 3) // 256) * 256 for width in (4096, 1024)}
+    assert wide == {4096: 11_008, 1024: 2_816}
+    assert lineage.spec("llama-7b").blocks[0].mlp.body.width == wide[4096]
+
+
+def test_norms_of_three_and_four() -> None:
+    x = torch.tensor([3.0, 4.0], dtype=torch.float64)
+    for kind, result in ((c.LayerNorm(eps=0.0), [-1.0, 1.0]), (c.RMSNorm(eps=0.0), [0.85, 1.13])):
+        module = make(kind, 2).double()
+        torch.nn.init.ones_(module.weight)
+        if isinstance(kind, c.LayerNorm):
+            torch.nn.init.zeros_(module.bias)
+        assert [round(value, 2) for value in module(x).tolist()] == result
 
 
 def test_experts_that_are_chosen() -> None:

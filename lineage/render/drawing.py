@@ -14,9 +14,9 @@ opens ("split") and is added ("sum"), in it a "fork" to a "next" branch beside i
 an encoder is "done"."""
 RAILS = {"split": "  ┌─┤", "next": "  │ beside it, on the same input:", "sum": "  └─+"}
 STEP, WIDE, LEFT = 34, 640, 60  # pixels from part to part, of a box, and to its left edge
-STYLE = """text { font: 13px system-ui, sans-serif; fill: #1c1f24; } rect { fill: #f4f5f7; stroke: #8a919c; }
-rect.group { fill: none; stroke-dasharray: 4 3; } path { fill: none; stroke: #555c66; }
-@media (prefers-color-scheme: dark) { text { fill: #e8eaee; } rect { fill: #22262d; } path { stroke: #a9b1bc; } }"""
+STYLE = """text { font: 13px system-ui, sans-serif; fill: #1c1f24; } .part { fill: #f4f5f7; stroke: #8a919c; }
+.group { fill: none; stroke: #8a919c; stroke-dasharray: 4 3; } path { fill: none; stroke: #555c66; }
+@media (prefers-color-scheme: dark) { text { fill: #e8eaee; } .part { fill: #22262d; } path { stroke: #a9b1bc; } }"""
 
 
 def items(model: c.Model) -> Iterator[Item]:
@@ -120,22 +120,25 @@ def svg(model: c.Model) -> str:
     for kind, told in items(model):
         if kind == "group":
             groups.append(y)
-            y += 26
-            shapes.append(word.format(LEFT - 36 + 8 * len(groups), y - 8, html.escape(told)))
+            y += 34
+            shapes.append(word.format(LEFT - 36 + 8 * len(groups), y - 16, html.escape(told)))
         elif kind == "end":
             inset, height = 8 * len(groups), y - groups[-1] - 4
             shapes.append(box.format("group", LEFT - 60 + inset, groups.pop(), WIDE + 120 - 2 * inset, height))
             y += 10
         elif kind == "split":
             top = y - 5
+        elif kind == "next":
+            shapes.append(word.format(LEFT + 10, y + 8, "beside it, on the same input:"))
+            y += 20
         elif kind == "sum":
             shapes.append(f'<path d="M {LEFT + 20} {top} H {LEFT - 14} V {y + 8} H {LEFT + 8}"/>')
             shapes.append(word.format(LEFT + 12, y + 13, "+"))
             y += 26
         elif told:
-            shapes.append(
-                box.format("part", LEFT, y, WIDE, STEP - 10) + word.format(LEFT + 10, y + 17, html.escape(told))
-            )
-            y += STEP
+            lines = wrap(told, 92)
+            shapes.append(box.format("part", LEFT, y, WIDE, STEP - 27 + 17 * len(lines)))
+            shapes += [word.format(LEFT + 10, y + 17 * i, html.escape(line)) for i, line in enumerate(lines, 1)]
+            y += STEP - 17 + 17 * len(lines)
     size = f'viewBox="0 0 {WIDE + LEFT + 70} {y + 10}" width="{WIDE + LEFT + 70}" height="{y + 10}"'
     return f'<svg xmlns="http://www.w3.org/2000/svg" role="img" {size}><style>{STYLE}</style>{"".join(shapes)}</svg>'
