@@ -79,8 +79,8 @@ def _tapped(tap: Tap, binding: Mapping[str, str], base: str, path: str) -> Pair:
         return fill(name, binding, base)
 
     feeds = tuple(full(feed) for feed in tap.feeds)
-    special = {"given": tap.given, "heads_first": tap.heads_first}
-    return Pair(path, full(tap.source), tap.at, tuple(map(full, tap.entries)), feeds, **special)
+    entries = tuple(map(full, tap.entries))
+    return Pair(path, full(tap.source), tap.at, entries, feeds, given=tap.given, heads_first=tap.heads_first)
 
 
 @dataclass
