@@ -60,9 +60,9 @@ device_option = click.option("--device", default="cpu", show_default=True, help=
 def convert(model: str, verify: str, as_json: bool, **options: Any) -> None:
     """Convert MODEL and compare it with the reference.
 
-    MODEL is a hub id (ORG/NAME or ORG/NAME@REVISION), a directory, or a weights file beside its config.json. The
-    output is a directory with model.safetensors under unified names, lineage.json (the record) and source/ (config and
-    tokenizer, untouched). It appears whole or not at all.
+    MODEL is a hub id (ORG/NAME or ORG/NAME@REVISION), a directory, a weights file beside its config.json, or a GGUF
+    file. The output is a directory with model.safetensors under unified names, lineage.json (the record) and source/
+    (config and tokenizer, untouched). It appears whole or not at all.
     """
     from lineage.render import text
 

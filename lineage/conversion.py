@@ -144,7 +144,7 @@ def convert(
 ) -> Conversion:
     """Convert a public checkpoint to a directory of unified names, and compare it with the reference.
 
-    model: a hub id with or without @revision, a directory, a weights file. output: `NAME-lineage` by default.
+    model: a hub id with or without @revision, a directory, a weights file, a GGUF file. output: else `NAME-lineage`.
     device: where the comparison runs, cpu, cuda or cuda:N. The output appears whole or not at all, after the
     comparison. A comparison that ran and failed raises nothing: see `report.passed`; the output is there to look at.
     """

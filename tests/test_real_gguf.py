@@ -10,7 +10,7 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 import lineage
 from lineage.modules.model import Model
-from tests import real, tiny
+from tests import handmade, real, tiny
 from tests.real import SMOLLM2, Unreachable
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
@@ -83,3 +83,5 @@ def test_says_the_same_words(ours, theirs, done):
             made_BT = torch.cat([made_BT, ours(made_BT).logits[:, -1:].argmax(-1)], 1)
     assert made_BT.tolist() == want_BT.tolist()
     assert tokenizer.decode(made_BT[0, ids_BT.shape[1] :]).startswith(ANSWER)
+    asked_of = tokenizer.decode(ids_BT[0])
+    assert handmade.main("generate", done.output, asked_of, "--tokens", "24").out.startswith(ANSWER)

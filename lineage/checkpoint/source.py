@@ -100,7 +100,7 @@ def locate(model: str, access: Access) -> Source:
 
 def _local(path: Path) -> Source:
     if path.is_dir():
-        return Source(str(path), path, file=_whole_file(path))
+        return Source(str(path), path, file=whole_file(path))
     if path.name == "config.json":
         return Source(str(path), path.parent)
     if path.suffix not in (".safetensors", SUFFIX, *PICKLES):
@@ -110,8 +110,13 @@ def _local(path: Path) -> Source:
     return Source(str(path), path.parent, file=path)
 
 
-def _whole_file(directory: Path) -> Path | None:
-    """The file that is the whole checkpoint, config and all, where a folder has no weights of the usual names."""
+def whole_file(directory: Path) -> Path | None:
+    """The file that is the whole checkpoint, config and all, where a folder has no weights of the usual names.
+
+    Raises UsageError if there are several. Of a file, itself if it is such.
+    """
+    if not directory.is_dir():
+        return directory if directory.suffix == SUFFIX else None
     names = [path.name for path in directory.iterdir()]
     found = sorted(name for name in names if name.endswith(SUFFIX))
     if set(names) & {*MAIN} or not found:

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from lineage.checkpoint.source import whole_file
 from lineage.errors import UsageError
 
 
@@ -37,7 +38,9 @@ def prompt_ids(line: str, folder: Path, where: str) -> tuple[list[int], Any]:
     from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        whole = whole_file(folder)
+        place = {"gguf_file": whole.name} if whole else {}
+        tokenizer = AutoTokenizer.from_pretrained(whole.parent if whole else folder, local_files_only=True, **place)
         ids = tokenizer(line)["input_ids"]
         if not ids:
             raise ValueError("it gives no tokens")

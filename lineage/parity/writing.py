@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from lineage.checkpoint.gguf import read_gguf
+from lineage.checkpoint.source import whole_file
 from lineage.errors import UsageError
 from lineage.modules.beams import beam_search
 from lineage.modules.constraints import Constraints
@@ -49,7 +51,10 @@ def source_of(directory: Path) -> Path:
 
 def settings_of(directory: Path) -> dict[str, Any]:
     """What config and generation config say of generating, the latter first."""
-    found: dict[str, Any] = {}
+    whole = whole_file(source_of(directory))
+    found: dict[str, Any] = (
+        {"eos_token_id": read_gguf(whole).metadata.get("tokenizer.ggml.eos_token_id")} if whole else {}
+    )
     for name in ("config.json", "generation_config.json"):
         path = source_of(directory) / name
         said = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
