@@ -14,11 +14,11 @@ class After(Flag):
     of: str = ""
 
     def consume(self, config: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-        if self.key in config:
-            return super().consume({self.key: config[self.key]})
         older = config.get(self.of)
         if older is not None and type(older) is not bool:
             return {}, [f"{self.of} is {brief(older)}; understood: {self.wanted()}"]
+        if self.key in config:
+            return super().consume({self.key: config[self.key]})
         return {self.argument: older is not False}, []
 
     def spellings(self) -> tuple[str, ...]:
