@@ -1,26 +1,47 @@
 """The classic mistakes of a port, each planted in a model in memory.
 
-A bug is a function that changes a model and says which components are now wrong. `planted` lists them all.
-N rows, D width, H heads, W width of a head, E experts.
+A plant is a function that changes a model and says which components are now wrong. `planted` lists the bugs.
+N rows, D width.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lineage import components as c
+from lineage import graph
 from lineage.modules.experts import Experts
 from lineage.modules.feed_forward import Activation
 from lineage.modules.model import Model
-from lineage.modules.norm import LayerNorm, RMSNorm
 from lineage.parity.probes import default_probes
-from tests.parity import wrong
 
 Plant = Callable[[Model], set[str]]
+Fits = Callable[[c.Model], object]
+SEEN, BEHAVES = ("replay", "fp64"), ("replay", "fp64", "behaviour")
 ATTENTION, MLP = "blocks.1.attention.body", "blocks.1.mlp.body"
 PRODUCT, ROUTER = f"{ATTENTION}.product", f"{MLP}.router"
+WEIGHTS = f"{ROUTER}.weights"  # what a router gives besides its logits
+
+
+@dataclass(frozen=True)
+class Bug:
+    """fits: the specs that can have it. claims: levels that must fail. silent: levels that cannot see it and must pass.
+
+    faint: on a faint stream.
+    """
+
+    name: str
+    plant: Plant
+    fits: Fits
+    claims: tuple[str, ...] = SEEN
+    silent: tuple[str, ...] = ()
+    faint: bool = False
+
+    def __str__(self) -> str:
+        return self.name
 
 
 def turn(path: str, kind: type[nn.Module]) -> Plant:
@@ -65,8 +86,22 @@ def altered(name: str, change: Callable[[Tensor], Tensor]) -> Plant:
     return plant
 
 
+def blamed(path: str, plant: Plant) -> Plant:
+    """A plant in what is no component of the reference's: what reads it is wrong."""
+
+    def planted(model: Model) -> set[str]:
+        plant(model)
+        return {path}
+
+    return planted
+
+
 def both(*plants: Plant) -> Plant:
     return lambda model: innermost(set().union(*(plant(model) for plant in plants)))
+
+
+def turned_matrix(name: str) -> Plant:
+    return altered(f"{name}.weight", lambda weight: weight.T)
 
 
 def innermost(paths: set[str]) -> set[str]:
@@ -93,8 +128,18 @@ def owners(model: Model, path: str) -> set[str]:
     return {f"{path}.{name}" for name, module in inside if list(module.parameters(recurse=False))}
 
 
-def norms(model: Model, *kinds: type) -> list[str]:
-    return [path for path, module in model.named_modules() if isinstance(module, kinds or (LayerNorm, RMSNorm))]
+def norms(spec: c.Model, *kinds: type[c.Component]) -> list[str]:
+    """Every norm's path, in the order of the fields."""
+    return [node.path for node in graph.walk(spec) if isinstance(node.component, kinds or (c.LayerNorm, c.RMSNorm))]
+
+
+def stream_norms(spec: c.Model) -> list[str]:
+    """Those of the stream that have a weight."""
+    whole = ("norm", "norm_input", "norm_sum", "norm_branch")
+    found = [
+        path for path in norms(spec) if path.rpartition(".")[2] in whole and f"{path}.weight" in graph.tensors(spec)
+    ]
+    return [path for path in found if not path.endswith("embed.norm")]
 
 
 def table(model: Model) -> str:
@@ -105,74 +150,6 @@ def table(model: Model) -> str:
 def table_users(model: Model) -> set[str]:
     """A tied table stands at both ends."""
     return {table(model), "head"} if model.spec.head and model.spec.head.tied else {table(model)}
-
-
-# Projections and experts
-
-
-def turned_matrix(name: str) -> Plant:
-    return altered(f"{name}.weight", lambda weight: weight.T)
-
-
-def heads_of(model: Model, x: str) -> int:
-    spec = model.spec.blocks[1].attention.body
-    return spec.heads if x == "q" else spec.kv_heads
-
-
-def reordered(order: Callable[[Tensor], Tensor], *which: str) -> Plant:
-    """Put the rows of projections in another order. order: of [H, W, ...]."""
-
-    def plant(model: Model) -> set[str]:
-        for x in which:
-            for parameter in model.get_submodule(f"{ATTENTION}.{x}").parameters():
-                rows = parameter.data
-                parameter.data = order(rows.unflatten(0, (heads_of(model, x), -1))).reshape(rows.shape).contiguous()
-        return {f"{ATTENTION}.{x}" for x in which}
-
-    return plant
-
-
-def rolled(rows_HWx: Tensor) -> Tensor:
-    return rows_HWx.roll(1, 0)
-
-
-def interleaved(rows_HWx: Tensor) -> Tensor:
-    """A head's two halves taken for neighbours."""
-    return torch.stack(rows_HWx.unflatten(1, (2, -1)).unbind(1), 2).flatten(1, 2)
-
-
-def heads_rolled_in_o(model: Model) -> set[str]:
-    heads = heads_of(model, "q")
-    return altered(f"{ATTENTION}.o.weight", lambda rows: rows.unflatten(1, (heads, -1)).roll(1, 1).flatten(1))(model)
-
-
-def fused(order: Callable[[Tensor], Tensor]) -> Plant:
-    """The fused [q; k; v] cut in another way. order: [3, H, W, ...] as it stands -> as it is taken to be."""
-
-    def plant(model: Model) -> set[str]:
-        paths = [f"{ATTENTION}.{x}" for x in "qkv"]
-        for kind in dict(model.get_submodule(paths[0]).named_parameters()):
-            three = [model.get_parameter(f"{path}.{kind}") for path in paths]
-            stacked = torch.stack([parameter.data for parameter in three])
-            taken = order(stacked.unflatten(1, (heads_of(model, "q"), -1))).reshape(stacked.shape)
-            for parameter, part in zip(three, taken, strict=True):
-                parameter.data = part.clone()
-        return set(paths)
-
-    return plant
-
-
-def gate_and_up_interleaved(model: Model) -> set[str]:
-    gate, up = (model.get_parameter(f"{MLP}.{name}.weight") for name in ("gate", "up"))
-    taken = torch.stack([gate.data, up.data], 1).flatten(0, 1).chunk(2)
-    gate.data, up.data = (part.clone() for part in taken)
-    return {f"{MLP}.gate", f"{MLP}.up"}
-
-
-def experts_swapped(model: Model) -> set[str]:
-    gate, up = (model.get_parameter(f"{MLP}.{name}") for name in ("gate", "up"))
-    gate.data, up.data = up.data, gate.data
-    return {MLP}
 
 
 def bias_lost(path: str) -> Plant:
@@ -188,47 +165,18 @@ def nudged(name: str) -> Plant:
     return altered(name, nudge)
 
 
+def all_rolled(model: Model) -> set[str]:
+    """Every tensor with its last axis one on. What holds others at fault cannot be judged apart from them."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.roll(1, -1).contiguous()
+    names = {name.rpartition(".")[0] for name, _ in model.named_parameters()} - {"embed.tokens"}
+    return innermost(names | table_users(model))
+
+
 def table_nudged(model: Model) -> set[str]:
     """In the row of a token that is read: a row that no prompt holds moves nothing but its own logit."""
     model.get_parameter("embed.tokens.weight").data[default_probes(model.spec)[-1].ids_BT[-1, -1], 3] += 1e-3
     return table_users(model)
-
-
-# The product
-
-
-def scaled(factor: Callable[[Model], float]) -> Plant:
-    def plant(model: Model) -> set[str]:
-        one = model.get_submodule(PRODUCT)
-        scale = one.spec.head_width**-0.5 if one.spec.scale is None else one.spec.scale
-        one.spec = replace(one.spec, scale=scale * factor(model))
-        return {PRODUCT}
-
-    return plant
-
-
-def head_width(model: Model) -> int:
-    return model.spec.blocks[1].attention.body.head_width
-
-
-def twice_the_heads(model: Model) -> set[str]:
-    one = model.get_submodule(PRODUCT)
-    spec = one.spec
-    rotary = spec.rotary and replace(spec.rotary, width=spec.rotary.width // 2)
-    one.spec = replace(
-        spec, heads=2 * spec.heads, kv_heads=2 * spec.kv_heads, head_width=spec.head_width // 2, rotary=rotary
-    )
-    return {PRODUCT}
-
-
-def rotary(**changes: object) -> Plant:
-    return respec(PRODUCT, rotary=lambda old: replace(old, **changes))
-
-
-def windows_in_the_other_layers(model: Model) -> set[str]:
-    one, other = (model.get_submodule(f"blocks.{i}.attention.body.product") for i in (0, 1))
-    one.spec, other.spec = replace(one.spec, mask=other.spec.mask), replace(other.spec, mask=one.spec.mask)
-    return {f"blocks.{i}.attention.body.product" for i in (0, 1)}
 
 
 # The embedding and the head
@@ -248,6 +196,17 @@ def changed(path: str, attribute: str, value: object) -> Plant:
     return plant
 
 
+def positions_from_zero(model: Model) -> set[str]:
+    positions = model.get_submodule("embed.positions")
+    positions.pad, positions.ids = None, c.Consecutive()
+    return {"embed.positions"}
+
+
+def scale_lost(model: Model) -> set[str]:
+    model.head.scale = model.head.scale_input = None
+    return {"head"}
+
+
 def own_head(model: Model) -> set[str]:
     """A head that was tied, and has drifted from the table."""
     rows = model.get_parameter("embed.tokens.weight").data
@@ -263,7 +222,7 @@ def eps_of(*paths: str) -> Plant:
     """1e-5 more; of all norms where none are named."""
 
     def plant(model: Model) -> set[str]:
-        chosen = paths or norms(model)
+        chosen = paths or norms(model.spec)
         for path in chosen:
             norm = model.get_submodule(path)
             norm.spec = replace(norm.spec, eps=norm.spec.eps + 1e-5)
@@ -272,17 +231,12 @@ def eps_of(*paths: str) -> Plant:
     return plant
 
 
-def eps_outside_root(model: Model) -> set[str]:
-    return set().union(*(turn(path, wrong.EpsOutsideRoot)(model) for path in norms(model, LayerNorm)))
-
-
-def first_norm(*plants: Callable[[str], Plant]) -> Plant:
-    return lambda model: set().union(*(plant(norms(model)[0])(model) for plant in plants))
+def first_norm(plant: Callable[[str], Plant]) -> Plant:
+    return lambda model: plant(stream_norms(model.spec)[0])(model)
 
 
 def two_norms_swapped(model: Model) -> set[str]:
-    of_stream = [p for p in norms(model) if len(model.get_parameter(f"{p}.weight")) == model.spec.embed.width]
-    return swap(model, *of_stream[:2])
+    return swap(model, *stream_norms(model.spec)[:2])
 
 
 def acts_are(function: Callable[[Tensor], Tensor], *paths: str) -> Plant:

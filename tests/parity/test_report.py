@@ -15,7 +15,7 @@ from lineage.parity.golden import check_golden, save_golden
 from lineage.parity.report import Report, passed
 from lineage.parity.verification import LEVELS
 from lineage.render.page import trace_page
-from tests.parity import bugs, wrong
+from tests.parity import bugs, wrong, wrong_ends
 from tests.parity.bugs import ATTENTION
 
 SCHEMA = json.loads((files("lineage") / "schemas" / "verify.json").read_text(encoding="utf-8"))
@@ -124,7 +124,7 @@ def test_lines_name_the_fault_once(tiny, broken):
 
 
 def test_whole_model_has_a_name(tiny):
-    report = lineage.verify(faulty(tiny("gpt2"), bugs.turn("", wrong.LayersBackwards)), only=["replay"])
+    report = lineage.verify(faulty(tiny("gpt2"), bugs.turn("", wrong_ends.LayersBackwards)), only=["replay"])
     text = "\n".join(report.lines())
     assert "guilty    the whole model" in text
     assert "how the components are joined" in text
