@@ -30,6 +30,8 @@ def tree(of: str | None = None) -> list[Branch]:
 
     Raises UsageError for a family that is not known.
     """
+    if of and of not in catalog.families():
+        raise catalog.unknown(of, catalog.families())
     families = sorted(catalog.families().values(), key=lambda one: (one.year, one.name))
     models = {family.name: family.function() for family in families}
     found: dict[str, Branch] = {}
@@ -42,8 +44,6 @@ def tree(of: str | None = None) -> list[Branch]:
     for kind, usual in sorted(types().items()):
         family = catalog.dialects()[kind].spec
         found[family].children.append(Branch(kind, changes=_changes(models[family], usual) if usual else ()))
-    if of and of not in found:
-        raise catalog.unknown(of, found)
     roots = [branch for name, branch in found.items() if name not in models or not catalog.families()[name].parent]
     return [found[of]] if of else roots
 
