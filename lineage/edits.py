@@ -138,8 +138,8 @@ def relative(body: dict[str, Any], fold: bool) -> dict[str, Any]:
         name: word if fold else value for name, word, value in pairs if body.get(name, 0) == (value if fold else word)
     }
     if across and isinstance(turned, dict) and isinstance(turned["width"], int if fold else str):
-        share = str(Fraction(turned["width"], across)) if fold else Fraction(turned["width"]) * across
-        changed["rotary"] = turned | {"width": share if fold or share % 1 else int(share)}
+        share = Fraction(turned["width"]) / across if fold else Fraction(turned["width"]) * across
+        changed["rotary"] = turned | {"width": str(share) if fold or share % 1 else int(share)}
     if fold and isinstance(order, list) and not any(order):
         changed["order"] = len(order)
     elif not fold and isinstance(order, int):
