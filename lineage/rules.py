@@ -63,6 +63,11 @@ def match(template: str, name: str, base: str = "") -> Binding | None:
     return found.groupdict() if found else None
 
 
+def holes(template: str) -> list[str]:
+    """The names of a template's holes."""
+    return re.findall(r"{(.*?)}", template)
+
+
 def fill(template: str, binding: Mapping[str, str], base: str = "") -> str:
     """The name that a template makes with these values in its holes."""
     return template.format(base=base, **binding)
@@ -222,9 +227,7 @@ class Dialect:
     def base(self, names: Iterable[str]) -> str:
         """The prefix that this file uses: the first under which a tensor is found that is one of a kind."""
         present = set(names)
-        once = [
-            source for rule in self.tensors for source in rule.sources if re.findall(r"{(.*?)}", source) == ["base"]
-        ]
+        once = [source for rule in self.tensors for source in rule.sources if holes(source) == ["base"]]
         found = [prefix for prefix in self.prefixes if any(fill(source, {}, prefix) in present for source in once)]
         return (found or list(self.prefixes))[0]
 
