@@ -27,8 +27,8 @@ def bart(
     **arguments: Any,
 ) -> Model:
     """bias: of the logits; position ids begin at 2. The rest: of the 2017 Transformer."""
-    sizes = {"vocab": vocab, "width": width, "layers": layers, "heads": heads, "mlp_width": mlp_width}
-    choices = {"activation": activation, "eps": eps, "scaled": scaled, "bias": bias, "padding": padding}
+    sizes: dict[str, Any] = {"vocab": vocab, "width": width, "layers": layers, "heads": heads, "mlp_width": mlp_width}
+    choices: dict[str, Any] = {"activation": activation, "eps": eps, "scaled": scaled, "bias": bias, "padding": padding}
     model = transformer(**sizes, **choices, **arguments)
     ids = Consecutive(offset=2)
 
@@ -42,7 +42,7 @@ def bart(
 
 TINY = {"vocab": 97, "width": 24, "layers": 2, "heads": 3, "mlp_width": 40, "padding": 3, "context": 160}
 TINY |= {"decoder_layers": 3, "decoder_heads": 4, "decoder_mlp_width": 32}
-BASE = {"width": 768, "layers": 6, "heads": 12, "mlp_width": 3072}
+BASE: dict[str, object] = {"width": 768, "layers": 6, "heads": 12, "mlp_width": 3072}
 PUBLISHED: dict[str, dict[str, object]] = {
     "bart-large": {"decoder_layers": 12, "decoder_heads": 16, "decoder_mlp_width": 4096},
     "bart": BASE | {"decoder_layers": 6, "decoder_heads": 12, "decoder_mlp_width": 3072},

@@ -27,15 +27,27 @@ def m2m_100(
     **arguments: Any,
 ) -> Model:
     """As the 2017 Transformer; positions skip padding, and have no end."""
-    sizes = {"vocab": vocab, "width": width, "layers": layers, "heads": heads, "mlp_width": mlp_width}
-    places = {"padding": padding, "skipped": skipped, "apart": apart, "closed": closed, "single": single}
+    sizes: dict[str, Any] = {"vocab": vocab, "width": width, "layers": layers, "heads": heads, "mlp_width": mlp_width}
+    places: dict[str, Any] = {
+        "padding": padding,
+        "skipped": skipped,
+        "apart": apart,
+        "closed": closed,
+        "single": single,
+    }
     return norms_first(transformer(eps=eps, **sizes, **places, **arguments))
 
 
 TINY = {"vocab": 97, "width": 24, "layers": 2, "heads": 3, "mlp_width": 40, "padding": 3}
 TINY |= {"decoder_layers": 3, "decoder_heads": 4, "decoder_mlp_width": 32}
-SMALL = {"context": 1024, "decoder_layers": 12, "decoder_heads": 16, "decoder_mlp_width": 4096}
-LARGE = {"width": 2048, "layers": 24, "mlp_width": 8192, "decoder_layers": 24, "decoder_mlp_width": 8192}
+SMALL: dict[str, object] = {"context": 1024, "decoder_layers": 12, "decoder_heads": 16, "decoder_mlp_width": 4096}
+LARGE: dict[str, object] = {
+    "width": 2048,
+    "layers": 24,
+    "mlp_width": 8192,
+    "decoder_layers": 24,
+    "decoder_mlp_width": 8192,
+}
 PUBLISHED: dict[str, dict[str, object]] = {
     "m2m-100-418m": SMALL,
     "nllb-200-distilled-600m": SMALL | {"vocab": 256206},

@@ -18,7 +18,7 @@ def mbart(*, vocab: int = 250027, activation: str = "gelu", scaled: bool = True,
 
 TINY = {"vocab": 97, "width": 24, "layers": 2, "heads": 3, "mlp_width": 40, "padding": 3, "context": 160}
 TINY |= {"decoder_layers": 3, "decoder_heads": 4, "decoder_mlp_width": 32}
-LARGE = {"decoder_layers": 12, "decoder_heads": 16, "decoder_mlp_width": 4096}
+LARGE: dict[str, object] = {"decoder_layers": 12, "decoder_heads": 16, "decoder_mlp_width": 4096}
 PUBLISHED: dict[str, dict[str, object]] = {
     "mbart": LARGE,
     "mbart-50": LARGE | {"vocab": 250054, "activation": "relu"},

@@ -41,8 +41,8 @@ def pegasus(
     **arguments: Any,
 ) -> Model:
     """As the 2017 Transformer."""
-    sizes = {"vocab": vocab, "width": width, "layers": layers, "heads": heads, "mlp_width": mlp_width}
-    choices = {"eps": eps, "context": context, "bias": bias, "padding": padding, "apart": apart}
+    sizes: dict[str, Any] = {"vocab": vocab, "width": width, "layers": layers, "heads": heads, "mlp_width": mlp_width}
+    choices: dict[str, Any] = {"eps": eps, "context": context, "bias": bias, "padding": padding, "apart": apart}
     return norms_first(transformer(**sizes, **choices, **arguments))
 
 

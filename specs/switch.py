@@ -30,9 +30,9 @@ def switch(
 
     capacity: how many tokens of a row an expert takes.
     """
-    sizes = {"width": width, "layers": layers, "heads": heads, "mlp_width": mlp_width}
+    sizes: dict[str, Any] = {"width": width, "layers": layers, "heads": heads, "mlp_width": mlp_width}
     model = t5(activation=activation, **sizes, **arguments)
-    exact = {"rounded": True, "exact": True, "normalise": "none", "bias": router_bias}
+    exact: dict[str, Any] = {"rounded": True, "exact": True, "normalise": "none", "bias": router_bias}
     router = Router(experts=experts, top_k=1, capacity=capacity, **exact)
     mixture = Experts(router=router, width=mlp_width, activation=activation, gated=False)
 

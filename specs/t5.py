@@ -1,5 +1,7 @@
 """T5 (Raffel et al., 2020): no biases, RMSNorm before the branches, learned numbers for distances."""
 
+from typing import Any
+
 from lineage.components import (
     Attention,
     Bidirectional,
@@ -44,7 +46,7 @@ def t5(
     norm = RMSNorm(eps=eps)
 
     def attention(mask: Mask, cross: bool = False) -> Residual:
-        sizes = {"heads": heads, "kv_heads": heads, "head_width": head_size}
+        sizes: dict[str, Any] = {"heads": heads, "kv_heads": heads, "head_width": head_size}
         body = Attention(mask=mask, scale=1.0, cross=cross, bias=False, output_bias=False, **sizes)
         return Residual(body=body, norm_input=norm)
 
@@ -68,8 +70,8 @@ def t5(
 
 TINY = {"vocab": 97, "width": 24, "layers": 2, "heads": 3, "head_size": 10, "mlp_width": 40, "decoder_layers": 3}
 TINY |= {"buckets": 12, "distance": 50}
-BASE = {"width": 768, "layers": 12, "heads": 12}
-NEW = {"activation": "gelu_new", "gated": True, "scaled": False, "tied": False}
+BASE: dict[str, object] = {"width": 768, "layers": 12, "heads": 12}
+NEW: dict[str, object] = {"activation": "gelu_new", "gated": True, "scaled": False, "tied": False}
 PUBLISHED: dict[str, dict[str, object]] = {
     "t5-small": {},
     "t5": BASE | {"mlp_width": 3072},

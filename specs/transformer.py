@@ -1,6 +1,7 @@
 """The Transformer (Vaswani et al., 2017): an encoder, and a decoder that attends to its result."""
 
 from math import sqrt
+from typing import Any
 
 from lineage.components import (
     Attention,
@@ -56,30 +57,29 @@ def transformer(
     skipped: positions skip padding, and have no end. table: positions are kept as a table, of `context` tokens. What is
     None of the decoder's is the encoder's; apart, closed, single: see Sinusoids; early: see Attention.
     """
-    norm, biased = LayerNorm(eps=eps), {"bias": True, "output_bias": True}
+    norm = LayerNorm(eps=eps)
     ids = SkipPadding(pad=padding) if skipped and padding is not None else Consecutive()
     rows = None if context is None or (skipped and not table) else context + ids.offset
     places: LearnedPositions | Sinusoids = Sinusoids(length=rows, apart=apart, closed=closed, single=single, ids=ids)
-    if table and rows is not None:
-        places = LearnedPositions(length=rows, ids=ids)
+    places = LearnedPositions(length=rows, ids=ids) if table and rows is not None else places
 
     def attention(heads: int, mask: Mask, cross: bool = False) -> Residual:
-        sizes = {"heads": heads, "kv_heads": heads, "head_width": head_width(width, heads)}
-        return Residual(body=Attention(mask=mask, cross=cross, early=early, **biased, **sizes), norm_sum=norm)
+        known: dict[str, Any] = {"heads": heads, "kv_heads": heads, "head_width": head_width(width, heads)}
+        body = Attention(mask=mask, cross=cross, early=early, bias=True, output_bias=True, **known)
+        return Residual(body=body, norm_sum=norm)
 
     def mlp(inner: int) -> Residual:
         return Residual(body=FeedForward(width=inner, activation=activation, bias=True), norm_sum=norm)
 
     def embed(size: int, tied: bool) -> Embed:
         scale = sqrt(width) if scaled else None
-        known = {"vocab": size, "width": width, "padding": padding, "positions": places, "tied": tied}
-        return Embed(**known, scale=scale, rounded=not scaled)
+        known: dict[str, Any] = {"vocab": size, "width": width, "padding": padding, "positions": places}
+        return Embed(**known, tied=tied, scale=scale, rounded=not scaled)
 
     own, inner, words = decoder_heads or heads, decoder_mlp_width or mlp_width, target_vocab or vocab
     encoder = Block(attention=attention(heads, Bidirectional()), mlp=mlp(mlp_width))
-    decoder = Block(
-        attention=attention(own, Causal()), cross=attention(own, Bidirectional(), cross=True), mlp=mlp(inner)
-    )
+    across = attention(own, Bidirectional(), cross=True)
+    decoder = Block(attention=attention(own, Causal()), cross=across, mlp=mlp(inner))
     return Model(
         encoder=Model(embed=embed(vocab, False), blocks=(encoder,) * layers),
         embed=embed(words, shared),

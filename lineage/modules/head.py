@@ -31,7 +31,8 @@ class Head(nn.Module):
     def __init__(self, spec: c.Head, width: int) -> None:
         super().__init__()
         self.softcap, self.late = spec.softcap, spec.late
-        self.scale_input, self.scale = (spec.scale, None) if spec.early else (None, spec.scale)
+        self.scale_input = spec.scale if spec.early else None
+        self.scale = None if spec.early else spec.scale
         self.transform = make_or_pass(spec.transform, width)
         self.projection = make_or_pass(spec.projection, width)
         self.weight = None if spec.tied else nn.Parameter(torch.empty(spec.vocab, spec.table_width(width)))
@@ -43,7 +44,7 @@ class Head(nn.Module):
             read_BTD = read_BTD * self.scale_input
         table_VD = tokens_VD if self.weight is None else self.weight
         logits_BTV = F.linear(read_BTD, table_VD, None if self.late else self.bias)
-        if self.late:
+        if self.late and self.bias is not None:
             logits_BTV = logits_BTV + self.bias
         if self.scale is not None:
             logits_BTV = logits_BTV * self.scale
