@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import click
-from lineage.designs import COMMANDS
-from lineage.terminal import json_option, run, say, say_json, source_options
 
 import lineage
+from lineage.designs import COMMANDS
+from lineage.terminal import json_option, run, say, say_json, source_options
 
 EXIT_CODES = """\b
 Exit codes

@@ -4,7 +4,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-PARTS = ("specs", "converters", "cli.py", "designs.py", "terminal.py")
+PARTS = ("specs", "converters", "cli.py")
 
 
 class InsidePackage(BuildHookInterface[Any]):

@@ -71,8 +71,8 @@ class Coded(Entry):
 class Steps(Entry):
     """How many layers are of a kind, such that these lie evenly apart: the argument is how far.
 
-    For none it is the number of layers. default: how many there are. layers: the key of all layers, in its spellings, with its default. exact: the key that
-    says how far apart they are, which wins.
+    For none it is the number of layers. default: how many there are. layers: the key of all layers, in its spellings,
+    with its default. exact: the key that says how far apart they are, which wins.
     """
 
     default: int

@@ -68,7 +68,9 @@ def llama4(
     places = layer_names(turned[:layers] if turned else None, alternating, ("rotary", "plain"))
     usual = ["chunk" if chunk and place == "rotary" else "full" for place in places]
     kinds = layer_names(pattern, usual, ("chunk", "full") if chunk else ("full",))
-    masks: dict[str, Mask] = {"full": Causal()} | ({"chunk": Chunked(length=chunk)} if chunk else {})
+    masks: dict[str, Mask] = {"full": Causal()}
+    if chunk:
+        masks["chunk"] = Chunked(length=chunk)
     norm = RMSNorm(eps=eps, weight=False) if head_norms else None
 
     hot = Temperature(scale=heat, length=heat_length) if tempered else None

@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 import click
+
 from lineage.terminal import Function, json_option, say, say_json, source_options
 
 
