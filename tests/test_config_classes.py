@@ -36,10 +36,7 @@ ELSEWHERE = {
     "number_of_conv_states": "read for a layer_type that is refused",
 }
 BESIDE = {  # read by another model that stands in the same module
-    "gemma3_text": {
-        *("text_config", "vision_config", "mm_tokens_per_image", "image_token_id"),
-        *("image_size", "patch_size", "layer_norm_eps"),
-    }
+    "gemma3_text": {"vision_config", "image_token_id"},
 }
 SHARED = ("transformers.utils.generic", "transformers.utils.output_capturing")
 DECODING = ("transformers.masking_utils", "transformers.cache_utils", "transformers.modeling_rope_utils")
