@@ -13,10 +13,17 @@ PAPER = "Clark et al. 2020, ELECTRA: Pre-training Text Encoders as Discriminator
 
 
 def electra(
-    *, width: int = 256, table_width: int = 128, heads: int = 4, mlp_width: int = 1024, **arguments: Any
+    *,
+    width: int = 256,
+    table_width: int = 128,
+    heads: int = 4,
+    mlp_width: int = 1024,
+    head_activation: str | None = "gelu",
+    **arguments: Any,
 ) -> Model:
     """table_width: of the token table and the head; a table of the stream's width needs no map."""
-    return narrow(bert(width=width, heads=heads, mlp_width=mlp_width, **arguments), table_width, table_width != width)
+    base = bert(width=width, heads=heads, mlp_width=mlp_width, head_activation=head_activation, **arguments)
+    return narrow(base, table_width, table_width != width)
 
 
 def narrow(base: Model, table_width: int, mapped: bool) -> Model:

@@ -21,9 +21,19 @@ def mpnet(
     eps: float = 1e-5,
     pad: int | None = 1,
     segments: int | None = None,
+    head_activation: str | None = "gelu",
     **arguments: Any,
 ) -> Model:
-    base = bert(vocab=vocab, context=context, heads=heads, eps=eps, pad=pad, segments=segments, **arguments)
+    base = bert(
+        vocab=vocab,
+        context=context,
+        heads=heads,
+        eps=eps,
+        pad=pad,
+        segments=segments,
+        head_activation=head_activation,
+        **arguments,
+    )
     return replace(base, position_bias=RelativeBias(buckets=buckets, distance=128, heads=heads, both_ways=True))
 
 
