@@ -1,6 +1,7 @@
 """`lineage verify` as it was asked for: which of the ways to verify, on what, and what to keep of it.
 
-What is wrong about the question is told before torch and transformers are loaded, which takes seconds.
+What is wrong about the question is told before torch and transformers are loaded, which takes seconds, and if it can be
+before anything is.
 """
 
 import json
@@ -10,14 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lineage import catalog
-from lineage.checkpoint.source import Access, locate
-from lineage.checkpoint.target import MANIFEST
-from lineage.conversion import read_config
 from lineage.errors import SourceError, UsageError
 from lineage.parity.device import find
 from lineage.parity.report import Report, check_levels
-from lineage.render.page import trace_page
 
 
 def asked(
@@ -45,18 +41,18 @@ def asked(
     _check_files((prompts, golden), (trace, save_golden))
     if trace is not None and trace.suffix not in (".html", ".json"):
         raise UsageError(f"--trace {trace}: the name says the form, .html or .json")
-    if tiny is not None and tiny not in (known := {**catalog.families(), **catalog.dialects()}):
-        raise catalog.unknown(tiny, known)
+    options["device"] = find(device)
     for name in (model, None if against == "transformers" else against):
         if name is not None:
             _check_model(name, options)
-    options["device"] = find(device)
     report = (
         _tiny(tiny, levels, device)
         if tiny
         else _model(str(model), levels, blocks, prompts, golden, save_golden, against, options)
     )
     if trace is not None:
+        from lineage.render.page import trace_page
+
         data = report.to_dict()
         trace.write_text(trace_page(data) if trace.suffix == ".html" else json.dumps(data, indent=1), encoding="utf-8")
     return report
@@ -73,6 +69,10 @@ def _check_files(read: Iterable[Path | None], written: Iterable[Path | None]) ->
 
 def _check_model(model: str, options: dict[str, Any]) -> None:
     """Refuse what the disk alone shows to be no model; what the hub has to say comes later."""
+    from lineage.checkpoint.source import Access, locate
+    from lineage.checkpoint.target import MANIFEST
+    from lineage.conversion import read_config
+
     if (Path(model) / MANIFEST).is_file():
         return
     try:
@@ -86,6 +86,10 @@ def _check_model(model: str, options: dict[str, Any]) -> None:
 
 
 def _tiny(family: str, levels: Sequence[str], device: str) -> Report:
+    from lineage import catalog
+
+    if family not in (known := {**catalog.families(), **catalog.dialects()}):
+        raise catalog.unknown(family, known)
     from lineage.parity.tiny import write_tiny
     from lineage.parity.verification import verify
 
@@ -125,6 +129,9 @@ def _loaded(model: str, options: dict[str, Any]) -> Any:
 
 def _tokenizer(model: str, options: dict[str, Any]) -> Path:
     """The folder with the tokenizer's files."""
+    from lineage.checkpoint.source import Access, locate
+    from lineage.checkpoint.target import MANIFEST
+
     if (Path(model) / MANIFEST).is_file():
         return Path(model) / "source"
     access = Access(options["revision"], options["token"], options["cache_dir"], options["local_files_only"])

@@ -1,29 +1,30 @@
 """Verifies a checkpoint larger than memory: both sides run with one module's weights in memory at a time.
 
-Each module's parameters are fetched from the file when it is called and let go when it returns, in the reference's
-own forward as in ours; a table at both ends is fetched twice. What is kept are activations of a short prompt; each
-component is then replayed on the reference's input, again with its own weights alone. All in single precision,
-whatever the file stores.
+A parameter is fetched from the file when something is computed with it, in the reference's own forward as in ours, and
+let go with the rest of its module when that is done with another's; a table at both ends is fetched twice. What is kept
+are activations of a short prompt; each component is then replayed on the reference's input, again with its own weights
+alone. All in single precision, whatever the file stores.
 """
 
 import contextlib
 import ctypes
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from lineage.checkpoint.source import Access
-from lineage.errors import TensorMismatch, UsageError
+from lineage.errors import TensorMismatch
 from lineage.modules.loading import to_torch
 from lineage.modules.model import build
 from lineage.operations import invert
 from lineage.parity import levels, reference
 from lineage.parity.activations import pairs
 from lineage.parity.device import find, strict
-from lineage.parity.probes import Probe, tokens, usable_length
+from lineage.parity.probes import Probe, sources, tokens, usable_length
 from lineage.parity.repairs import told_lengths
 from lineage.parity.replay import trace
 from lineage.parity.report import Report, passed
@@ -37,7 +38,7 @@ BLOCK_LIMIT = (
 )
 LENGTH = 16
 LARGE = 1 << 22  # parameters of a module after which the heap is tidied
-TABLE = "embed.tokens.weight"
+PLAIN = ("device", "dtype", "shape", "requires_grad", "grad_fn", "is_meta")  # of a parameter, without its numbers
 Fetch = Callable[[str], Tensor]
 
 
@@ -53,19 +54,19 @@ def verify_blocks(
     with made.material() as material, strict(device):
         session = Session(made, material, (), device=device)
         spec = made.spec
-        if spec.encoder is not None:
-            raise UsageError("--blocks goes through one stack, and this model has an encoder", hint="verify it whole")
         ours = build(spec)
-        if spec.head is not None and spec.head.tied:  # as if it had a table of its own, there only while it runs
-            ours.get_submodule("head").weight = nn.Parameter(torch.empty_like(ours.table), requires_grad=False)
         theirs = _skeleton(session)
         paths = [path for path, _ in ours.named_modules() if path]
         mapping = pairs(made.dialect, made.memory, made.base, paths)
         length = min(LENGTH, usable_length(spec))
-        probe = Probe("blocks", tokens(spec, 1, length, torch.Generator().manual_seed(5)))
+        generator = torch.Generator().manual_seed(5)
+        ids_BT = tokens(spec, 1, length, generator)
+        probe = Probe("blocks", ids_BT, source_BS=sources(spec, 1, length, generator))
         own, given = probe.arguments(device), reference.accepted(theirs, probe.arguments(), device)
-        with streamed(ours, _ours(made), device), streamed(theirs, _theirs(made, theirs), device):
-            found = trace(ours, theirs, mapping, probe, given, BLOCK_LIMIT, own)
+        stores = Store(ours, _ours(made), device), Store(theirs, _theirs(made, theirs, device), device)
+        found = trace(ours, theirs, mapping, probe, given, BLOCK_LIMIT, own)
+        for store in stores:
+            store.held.clear()
     local = [node.local for node in found.nodes if node.local is not None]
     worst = max((node.inherited for node in found.nodes), default=float("inf"))
     summary = f"{len(local)} components, worst {max(local, default=0.0):.1e} on the reference's input"
@@ -75,34 +76,45 @@ def verify_blocks(
     return report(session, [levels.static(made), levels.stored(made), level], [found])
 
 
-@contextlib.contextmanager
-def streamed(model: nn.Module, fetch: Fetch, device: str = "cpu") -> Iterator[None]:
-    """Within: each module's parameters are fetched to the device when it is called, and are gone when it returns."""
-    hooks = []
-    for path, module in model.named_modules():
-        own = {name: p for name, p in module.named_parameters(recurse=False) if p.is_meta}
-        if own:
-            enter, leave = _hooks(path, own, lambda name: fetch(name).to(device, torch.float32))
-            hooks += [module.register_forward_pre_hook(enter), module.register_forward_hook(leave)]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
+class Streamed(nn.Parameter):
+    """A parameter of which only shape, type and place are there; what is computed with it takes the store's."""
+
+    key: str
+    store: "Store"
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        plain = getattr(getattr(func, "__self__", None), "__name__", None) in PLAIN
+        given = args, kwargs or {}
+        args, kwargs = given if plain else tree_map_only(cls, lambda one: one.store.get(one.key), given)
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **kwargs)
 
 
-def _hooks(path: str, own: Mapping[str, nn.Parameter], fetch: Fetch) -> tuple[Callable[..., None], Callable[..., None]]:
-    def enter(module: nn.Module, args: Any) -> None:
-        for name in own:
-            setattr(module, name, nn.Parameter(fetch(f"{path}.{name}"), requires_grad=False))
+class Store:
+    """A model's parameters, those of one module at a time in memory. fetch: one of them, by its name."""
 
-    def leave(module: nn.Module, args: Any, output: Any) -> None:
-        for name, parameter in own.items():
-            setattr(module, name, parameter)
-        if sum(parameter.numel() for parameter in own.values()) > LARGE:
-            _trim()
+    def __init__(self, model: nn.Module, fetch: Fetch, device: str = "cpu") -> None:
+        self.held: dict[str, Tensor] = {}
+        self._fetch, self._device, self._owner = fetch, device, ""
+        for path, module in model.named_modules():
+            for name, parameter in [one for one in module.named_parameters(recurse=False) if one[1].is_meta]:
+                only = Streamed(torch.zeros((), device=device).expand(parameter.shape), requires_grad=False)
+                only.key, only.store = f"{path}.{name}".lstrip("."), self
+                setattr(module, name, only)
 
-    return enter, leave
+    def get(self, name: str) -> Tensor:
+        """A parameter; those of other modules are let go."""
+        owner = name.rpartition(".")[0]
+        if owner != self._owner:
+            large = sum(tensor.numel() for tensor in self.held.values()) > LARGE
+            self._owner = owner
+            self.held.clear()
+            if large:
+                _trim()
+        if name not in self.held:
+            self.held[name] = self._fetch(name).to(self._device, torch.float32)
+        return self.held[name]
 
 
 def _trim() -> None:
@@ -112,17 +124,14 @@ def _trim() -> None:
 
 
 def _ours(made: Subject) -> Fetch:
-    """Fetch a parameter of ours; for a head without a table in the file, the tokens'."""
-
-    def fetch(name: str) -> Tensor:
-        stored = name if name in made.types else TABLE
-        return to_torch(made.read(stored), made.types[stored])
-
-    return fetch
+    return lambda name: to_torch(made.read(name), made.types[name])
 
 
-def _theirs(made: Subject, model: nn.Module) -> Fetch:
-    """Fetch a parameter of the reference: its tensor in the source, made from ours by the mapping undone."""
+def _theirs(made: Subject, model: nn.Module, device: str) -> Fetch:
+    """Fetch a parameter of the reference: its tensor in the source, made from ours by the mapping undone.
+
+    What the file gives and the reference keeps as a buffer is put there at once, and so is what it computes itself.
+    """
     steps = {source: (step, place) for step in made.memory for place, source in enumerate(step.sources)}
     for copy in made.dialect.copies:  # a second name of a tensor, which the file need not hold
         name, of = (fill(template, {}, made.base) for template in (copy.source, copy.of))
@@ -137,7 +146,26 @@ def _theirs(made: Subject, model: nn.Module) -> Fetch:
         back = invert(step.operations, [made.read(target) for target in step.targets])
         return to_torch(back[place], made.types[step.targets[0]])
 
+    for name, buffer in model.named_buffers():
+        if name in names:
+            buffer.copy_(fetch(name))
+    for path, module in model.named_modules():
+        for name in dict(module.named_parameters(recurse=False)):
+            if f"{path}.{name}" not in names and (values := _computed(model, module, name, device)) is not None:
+                setattr(module, name, values)
     return fetch
+
+
+def _computed(model: nn.Module, module: nn.Module, name: str, device: str) -> nn.Parameter | None:
+    """A parameter that the reference's initialisation makes without drawing numbers; None for any other."""
+    usual, made = module.get_parameter(name), []
+    for _ in range(2):
+        unset = torch.full(usual.shape, torch.nan, device=device)  # unlike itself
+        setattr(module, name, nn.Parameter(unset, requires_grad=False))
+        model._init_weights(module)  # type: ignore[operator]
+        made.append(module.get_parameter(name))
+    setattr(module, name, usual)
+    return made[0] if torch.equal(made[0], made[1]) else None
 
 
 def _skeleton(session: Session) -> nn.Module:
