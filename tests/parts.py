@@ -78,7 +78,7 @@ CLASSIFIERS = st.builds(c.Classifier, classes=SIZES)
 
 
 def transforms(width: st.SearchStrategy) -> st.SearchStrategy:
-    return st.builds(c.Transform, activation=ACTIVATIONS, norm=NORMS, width=width)
+    return st.builds(c.Transform, activation=ACTIVATIONS, norm=NORMS, width=width, bias=FLAGS)
 
 
 @st.composite
@@ -116,13 +116,14 @@ def heads(draw: Draw, embed: c.Embed) -> c.Head:
     usual = st.none() if not (tied and narrow) else width
     part = {"transform": transforms(usual if tied else maybe(width)), "projection": st.builds(
         c.Projection, width=width, bias=FLAGS)}  # fmt: skip
-    bias = draw(FLAGS)
+    bias, scale = draw(FLAGS), draw(maybe(POSITIVE))
     return c.Head(
         vocab=embed.vocab if tied else draw(SIZES),
         tied=tied,
         bias=bias,
         late=bias and draw(FLAGS),
-        scale=draw(maybe(POSITIVE)),
+        scale=scale,
+        early=scale is not None and draw(FLAGS),
         softcap=draw(maybe(POSITIVE)),
         **({kind: draw(part[kind])} if kind else {}),
     )

@@ -175,6 +175,7 @@ def routers(draw: Draw) -> c.Router:
         scale=draw(POSITIVE),
         eps=draw(EPS),
         jitter=draw(EPS) if score == "mixer" else None,
+        capacity=draw(maybe(SIZES)) if top_k == 1 else None,
         rounded=score != "mixer" and draw(FLAGS),
         exact=draw(FLAGS),
     )

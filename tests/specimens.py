@@ -124,14 +124,16 @@ def factorised() -> c.Model:
 
 
 def projected() -> c.Model:
-    """Projections at both ends (OPT); position ids that count what the mask keeps."""
+    """Projections at both ends (OPT); position ids that count what the mask keeps; experts that fill up."""
     ids = c.SkipMasked(offset=2)
     embed = c.Embed(
         vocab=29, width=8, positions=c.LearnedPositions(length=LONGEST + 2, ids=ids), scale=1.7, early=True,
         projection=c.Projection(width=12, bias=False),
     )  # fmt: skip
-    head = c.Head(vocab=29, tied=True, projection=c.Projection(width=8, bias=False))
-    return model(block(attention()), embed=embed, head=head)
+    narrow = c.Projection(width=8, bias=False)
+    head = c.Head(vocab=29, tied=True, bias=True, projection=narrow, scale=0.6, early=True)
+    full = experts({"top_k": 1, "capacity": 5, "normalise": "none"})
+    return model(block(attention(), full), embed=embed, head=head)
 
 
 def encoded() -> c.Model:

@@ -121,6 +121,7 @@ EXPERTS: list[Case] = [
     (lambda: mixer(correction=True), ["score"]),
     (lambda: mixer(groups=GROUPS), ["score"]),
     (lambda: mixer(rounded=True), ["score"]),
+    (lambda: router(capacity=3), ["capacity", "top_k"]),
     (lambda: router(groups=c.Groups(count=3, keep=2)), ["groups", "experts"]),
     (lambda: router(groups=c.Groups(count=4, keep=5)), ["groups", "experts"]),
     (lambda: router(top_k=5, groups=GROUPS), ["groups", "top_k"]),
@@ -151,6 +152,7 @@ ENDS: list[Case] = [
     (lambda: c.Head(vocab=5, tied=True, softcap=-1.0), ["softcap"]),
     (lambda: c.Head(vocab=5, tied=True, scale=0.0), ["scale"]),
     (lambda: c.Head(vocab=5, tied=True, late=True), ["late", "bias"]),
+    (lambda: c.Head(vocab=5, tied=True, early=True), ["early", "scale"]),
     (
         lambda: c.Head(vocab=5, tied=True, transform=c.Transform(activation="gelu", norm=RMS), projection=NARROW),
         ["transform", "projection"],

@@ -156,6 +156,19 @@ def test_experts_token_by_token(name: str) -> None:
         assert close(module(x), right.view_as(x))
 
 
+def test_an_expert_takes_so_many_tokens_of_a_row() -> None:
+    module, x = filled(experts({"top_k": 1, "capacity": 2, "normalise": "none"})), stream(2, 9)
+    right = torch.zeros_like(x).flatten(0, 1)
+    taken: dict[tuple[int, int], int] = {}
+    for n, weights in enumerate(chosen(module.router, ROUTED)):
+        ((e, weight),) = weights.items()
+        taken[n // 9, e] = taken.get((n // 9, e), 0) + 1
+        if taken[n // 9, e] <= 2:
+            right[n] = weight * one_expert(module, e, ROUTED[n])
+    with torch.no_grad():
+        assert close(module(x), right.view_as(x))
+
+
 # Both ends
 
 IDS = torch.tensor([[4, 1, 6, 3, 0], [2, 2, 5, 7, 8]])
@@ -227,12 +240,13 @@ def test_the_row_of_a_skipped_token_is_zero() -> None:
 
 
 @pytest.mark.parametrize("late", [True, False])
-def test_head_narrows_scales_and_bends(late: bool) -> None:
-    spec = c.Head(
-        vocab=7, tied=False, bias=True, late=late, projection=c.Projection(width=4, bias=True), scale=0.3, softcap=2.0
-    )
+@pytest.mark.parametrize("early", [True, False])
+def test_head_narrows_scales_and_bends(late: bool, early: bool) -> None:
+    narrow = c.Projection(width=4, bias=True)
+    spec = c.Head(vocab=7, tied=False, bias=True, late=late, projection=narrow, scale=0.3, early=early, softcap=2.0)
     module, x = filled(spec), stream(2, 5)
-    logits = 0.3 * (linear(module.projection.dense, x) @ module.weight.data.T + module.bias.data)
+    bias = module.bias.data / (0.3 if early else 1.0)  # scaled before it is added, it is not
+    logits = 0.3 * (linear(module.projection.dense, x) @ module.weight.data.T + bias)
     with torch.no_grad():
         assert close(module(x, torch.zeros(7, 4)), 2 * torch.tanh(logits / 2))
 
