@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from transformers.integrations.gguf import dequant
 
 import lineage
-from lineage import catalog
+from lineage import catalog, config
 from lineage.checkpoint import gguf
 from lineage.checkpoint.gguf import KINDS, read_gguf
 from lineage.checkpoint.weights import open_weights
@@ -141,3 +141,17 @@ def test_wrong_pairs_are_caught(tmp_path, monkeypatch):
     still = tuple(Rule(rule.sources, rule.targets) for rule in dialect.tensors)
     monkeypatch.setattr(catalog, "dialects", lambda form="": {"llama": replace(dialect, tensors=still)})
     assert lineage.convert(str(path), tmp_path / "out").report.level("reference").failed
+
+
+def test_its_tables_decide_every_argument_once():
+    """And, where nothing is said, as the reference's class does."""
+    dialect = catalog.dialects("gguf")["llama"]
+    usual = config.read(dialect.config, {}).arguments
+    decided = [*usual, *(find.argument for find in dialect.finds)]
+    assert len(set(decided)) == len(decided) == len(config.read(dialect.config, {}).arguments) + 1
+    assert set(decided) <= set(catalog.defaults(catalog.families()["llama"]))
+    plain = config.read(catalog.dialects()["llama"].config, {}).arguments
+    assert {name: plain[name] for name in usual} == usual
+    assert {target for rule in dialect.tensors for target in rule.targets} >= {
+        target for rule in dialect.memory for target in rule.targets
+    }
