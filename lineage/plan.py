@@ -7,7 +7,7 @@ one message.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -196,9 +196,10 @@ def make_plan(dialect: Dialect, resolved: Resolved, header: Header) -> Plan:
     actual = {dialect.today(name): name for name in header}
     twice = [f"two spellings of {dialect.today(n)}: {n}" for n in header if actual[dialect.today(n)] != n]
     steps = expected(dialect.stored(actual, resolved.base), model, resolved.base)
+    steps, pairs = _standing_in(dialect, resolved, steps, actual)
     wanted = {name: shape for step in steps for name, shape in zip(step.sources, step.source_shapes, strict=True)}
     rest = [name for name in actual if name not in wanted]
-    copied = _copies(dialect, resolved, rest, wanted)
+    copied = {name: pairs[name] for name in rest if pairs.get(name) in wanted}
     dropped = [d for name in rest if name not in copied and (d := _drop(dialect, name, resolved.base, model, actual))]
     explained = copied.keys() | {d.name for d in dropped}
     extra = [name for name in rest if name not in explained]
@@ -218,10 +219,19 @@ def _function(dialect: Dialect) -> Callable[..., Model]:
     return families()[dialect.spec].function
 
 
-def _copies(dialect: Dialect, resolved: Resolved, rest: Iterable[str], wanted: Mapping[str, Shape]) -> dict[str, str]:
-    pairs = [(fill(copy.source, {}, resolved.base), fill(copy.of, {}, resolved.base)) for copy in dialect.copies]
-    found = {name: of for name, of in pairs if of in wanted}
-    return {name: found[name] for name in rest if name in found}
+def _standing_in(
+    dialect: Dialect, resolved: Resolved, steps: list[Step], actual: Mapping[str, str]
+) -> tuple[list[Step], dict[str, str]]:
+    """The steps, with a shared tensor that the file lacks read from its copy; and each copy with what it repeats."""
+    given = [(fill(copy.source, {}, resolved.base), fill(copy.of, {}, resolved.base)) for copy in dialect.copies]
+    wanted = {name for step in steps for name in step.sources}
+    pairs = {name: of for name, of in given if of in wanted}
+    lent: dict[str, str] = {}
+    for name, of in pairs.items():
+        if of not in actual and name in actual and name not in wanted:
+            lent.setdefault(of, name)
+    steps = [replace(step, sources=tuple(lent.get(name, name) for name in step.sources)) for step in steps]
+    return steps, {name: lent.get(of, of) for name, of in pairs.items() if name not in lent.values()}
 
 
 def _drop(dialect: Dialect, name: str, base: str, model: Model, names: Mapping[str, str]) -> Dropped | None:

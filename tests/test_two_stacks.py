@@ -149,6 +149,11 @@ def copies(old: Old) -> None:
     old.tensors |= {name: shared.clone() for name in names}
 
 
+def decoders_alone(old: Old) -> None:
+    """Of four names of one table, that which a reader of names alone would not look for."""
+    old.tensors["model.decoder.embed_tokens.weight"] = old.tensors.pop("model.shared.weight")
+
+
 def years(old: Old) -> None:
     """Keys of other years."""
     old.config["torch_dtype"] = old.config.pop("dtype", "float32")
@@ -205,6 +210,7 @@ def own_head(old: Old) -> None:
 AGES: dict[str, tuple[str, tuple[Callable[[Old], None], ...], bool, int]] = {
     "bart, a base": ("bart", (bare, years), False, 0),
     "bart, pickled with copies": ("bart", (copies, years), True, 3),
+    "bart, under the decoder's name": ("bart", (decoders_alone,), False, 0),
     "mbart, copies": ("mbart", (copies,), False, 3),
     "marian, pickled with sines": ("marian", (copies, waves, years), True, 3),
     "marian, sines in half": ("marian", (waves, half), False, 0),

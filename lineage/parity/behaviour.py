@@ -95,7 +95,11 @@ def _findings(session: Session, ours: Model, theirs: nn.Module) -> Iterator[Find
         yield _equal("token by token equals the whole", torch.stack(steps, 1), alone)
         if length > NEW:
             yield _greedy(
-                own, theirs, on(Probe("start", rows_BT[:1, : length - NEW])).arguments(), session.faults, not full
+                own,
+                theirs,
+                on(Probe("start", rows_BT[:1, : 1 if spec.encoder else length - NEW])).arguments(),
+                session.faults,
+                not full,
             )
     if usable_length(spec) < ENDLESS:
         yield _too_long(own, tokens(spec, 1, usable_length(spec) + 1, torch.Generator().manual_seed(8)))
