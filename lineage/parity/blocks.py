@@ -40,6 +40,7 @@ LENGTH = 16
 LARGE = 1 << 22  # parameters of a module after which the heap is tidied
 PLAIN = ("device", "dtype", "shape", "requires_grad", "grad_fn", "is_meta")  # of a parameter, without its numbers
 Fetch = Callable[[str], Tensor]
+Held = dict[tuple[tuple[int, str], str], Tensor]
 
 
 def verify_blocks(
@@ -63,10 +64,11 @@ def verify_blocks(
         ids_BT = tokens(spec, 1, length, generator)
         probe = Probe("blocks", ids_BT, source_BS=sources(spec, 1, length, generator))
         own, given = probe.arguments(device), reference.accepted(theirs, probe.arguments(), device)
-        stores = Store(ours, _ours(made), device), Store(theirs, _theirs(made, theirs, device), device)
+        held: Held = {}
+        Store(ours, _ours(made), held, device)
+        Store(theirs, _theirs(made, theirs, device), held, device)
         found = trace(ours, theirs, mapping, probe, given, BLOCK_LIMIT, own)
-        for store in stores:
-            store.held.clear()
+        held.clear()
     local = [node.local for node in found.nodes if node.local is not None]
     worst = max((node.inherited for node in found.nodes), default=float("inf"))
     summary = f"{len(local)} components, worst {max(local, default=0.0):.1e} on the reference's input"
@@ -92,11 +94,10 @@ class Streamed(nn.Parameter):
 
 
 class Store:
-    """A model's parameters, those of one module at a time in memory. fetch: one of them, by its name."""
+    """A model's parameters. fetch: one of them, by its name. held: those in memory, of one module of all stores."""
 
-    def __init__(self, model: nn.Module, fetch: Fetch, device: str = "cpu") -> None:
-        self.held: dict[str, Tensor] = {}
-        self._fetch, self._device, self._owner = fetch, device, ""
+    def __init__(self, model: nn.Module, fetch: Fetch, held: Held, device: str = "cpu") -> None:
+        self.held, self._fetch, self._device = held, fetch, device
         for path, module in model.named_modules():
             for name, parameter in [one for one in module.named_parameters(recurse=False) if one[1].is_meta]:
                 only = Streamed(torch.zeros((), device=device).expand(parameter.shape), requires_grad=False)
@@ -105,16 +106,15 @@ class Store:
 
     def get(self, name: str) -> Tensor:
         """A parameter; those of other modules are let go."""
-        owner = name.rpartition(".")[0]
-        if owner != self._owner:
+        owner = id(self), name.rpartition(".")[0]
+        if any(place != owner for place, _ in self.held):
             large = sum(tensor.numel() for tensor in self.held.values()) > LARGE
-            self._owner = owner
             self.held.clear()
             if large:
                 _trim()
-        if name not in self.held:
-            self.held[name] = self._fetch(name).to(self._device, torch.float32)
-        return self.held[name]
+        if (owner, name) not in self.held:
+            self.held[owner, name] = self._fetch(name).to(self._device, torch.float32)
+        return self.held[owner, name]
 
 
 def _trim() -> None:
