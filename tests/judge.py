@@ -37,6 +37,7 @@ EQUIVALENT = ROUNDING | {  # a mutant's text -> why it is no other model
 CONDITIONAL: dict[str, Callable[[Any], bool]] = {  # a mutant's text -> of which components that is no other model
     r".*: attention and mlp exchanged": lambda part: part.parallel,  # with their tensors: the same two summands
     r".*: early (True|False) -> (True|False)": lambda part: isinstance(part, c.Head) and not part.bias,  # one product
+    r".*: groups None -> Groups": lambda part: part.top_k == 1,  # the best of all is in the best group
     r".*: eps 0 -> 1e-05": lambda part: isinstance(part, c.Router) and part.normalise != "sum",  # no sum to add it to
 }
 TRAINING = r"(encoder\.)?embed: padding .*"  # mutants that must move a gradient, and no result

@@ -77,7 +77,7 @@ def test_every_change_is_noticed(judges, case):
 def test_equivalents_are_equivalent(judges):
     """What is listed moves nothing indeed, or it must leave the list."""
     found = set()
-    for one in (judges(case) for case in (BY_NAME["bert-gelu-new"], *GROWN[-2:], "alibi", "chunked")):
+    for one in (judges(case) for case in (BY_NAME["bert-gelu-new"], *GROWN[-2:], "alibi", "chunked", "projected")):
         listed = [mutant for mutant in mutants(one.spec) if known(mutant, one.spec) and built(mutant)]
         found |= set().union(*(known(mutant, one.spec) for mutant in listed))
         assert [str(mutant) for mutant in listed if one.notices(mutant)] == []

@@ -106,7 +106,9 @@ def turned_matrix(name: str) -> Plant:
 
 def innermost(paths: set[str]) -> set[str]:
     """Those that contain no other: a component can't be judged apart from what it is made of."""
-    return {path for path in paths if not any(other.startswith(path + ".") for other in paths)}
+    return {
+        path for path in paths if not any(other.startswith(f"{path}." if path else path) for other in paths - {path})
+    }
 
 
 def swap(model: Model, one: str, other: str) -> set[str]:
@@ -142,14 +144,10 @@ def stream_norms(spec: c.Model) -> list[str]:
     return [path for path in found if not path.endswith("embed.norm")]
 
 
-def table(model: Model) -> str:
-    """Where the table is compared: scaled, its rows are an inner matter of the reference's."""
-    return "embed" if model.spec.embed.scale is not None else "embed.tokens"
-
-
 def table_users(model: Model) -> set[str]:
-    """A tied table stands at both ends."""
-    return {table(model), "head"} if model.spec.head and model.spec.head.tied else {table(model)}
+    """A tied table stands at both ends, a shared one in front of both stacks."""
+    first = {"encoder.embed.tokens", "embed"} if model.spec.embed.tied else {"embed.tokens"}
+    return first | {"head"} if model.spec.head and model.spec.head.tied else first
 
 
 def bias_lost(path: str) -> Plant:
@@ -165,12 +163,21 @@ def nudged(name: str) -> Plant:
     return altered(name, nudge)
 
 
+def products(model: Model, stack: str = "") -> set[str]:
+    """Of a stack's own attention. stack: the path before its blocks."""
+    blocks = model.get_submodule(f"{stack}blocks")
+    return {f"{stack}blocks.{i}.attention.body.product" for i in range(len(blocks))}
+
+
 def all_rolled(model: Model) -> set[str]:
-    """Every tensor with its last axis one on. What holds others at fault cannot be judged apart from them."""
+    """Every tensor with its last axis one on; products read sinks, and the biases of distances."""
     for parameter in model.parameters():
         parameter.data = parameter.data.roll(1, -1).contiguous()
-    names = {name.rpartition(".")[0] for name, _ in model.named_parameters()} - {"embed.tokens"}
-    return innermost(names | table_users(model))
+    names = {name.rpartition(".")[0] for name, _ in model.named_parameters()}
+    read = {f"{name[:-6]}.product" for name, _ in model.named_parameters() if name.endswith(".sinks")}
+    for stack in [name.removesuffix("position_bias") for name in names if name.endswith("position_bias")]:
+        read |= products(model, stack)
+    return names | read | table_users(model)
 
 
 def table_nudged(model: Model) -> set[str]:

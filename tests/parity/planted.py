@@ -103,7 +103,7 @@ def products() -> Iterator[Bug]:
     yield Bug("soft cap of scores lost", b.respec(PRODUCT, softcap=None), f.attention(lambda a: a.softcap))
     yield Bug("rotation lost", b.respec(PRODUCT, rotary=None), f.attention(f.turned))
     several = f.attention(lambda a: a.rotary and a.rotary.width > 2)
-    yield Bug("theta wrong", rows.rotary(theta=5e5), several)
+    yield Bug("theta wrong", rows.rotary(theta=lambda old: 3 * old), several)
     other = rows.rotary(pairing=lambda old: "neighbours" if old == "halves" else "halves")
     yield Bug(
         "neighbours turned for halves, or the reverse", other, f.attention(lambda a: a.rotary and a.rotary.width > 2)

@@ -1,6 +1,7 @@
 """Bugs of the parts that came after Llama's: see `planted`."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from lineage import components as c
 from tests.parity import bugs as b
@@ -25,6 +26,15 @@ def attention() -> Iterator[Bug]:
     yield Bug("slopes not scaled", b.blamed(PRODUCT, b.respec(slopes, scale=1.0)), scaled)
     exact = f.attention(lambda a: a.position_bias and a.position_bias.rounded)
     yield Bug("slopes not rounded", b.blamed(PRODUCT, b.respec(slopes, rounded=False)), exact)
+    learned = lambda spec: spec.position_bias  # noqa: E731
+    yield Bug("distances backwards", rows.distances(b.turn("position_bias", wrong.DistancesBackwards)), learned)
+    yield Bug("learned bias of distances lost", rows.distances(b.turn("position_bias", wrong.NoDistances)), learned)
+    one_way = b.respec("position_bias", both_ways=lambda old: not old)
+    yield Bug("distances one way for both, or the reverse", rows.distances(one_way), learned)
+    reach = f.attention(lambda a: isinstance(a.mask, c.Bidirectional) and a.mask.reach)
+    yield Bug("reach lost", b.respec(PRODUCT, mask=c.Bidirectional()), reach)
+    further = b.respec(PRODUCT, mask=lambda old: c.Bidirectional(reach=old.reach + 1))
+    yield Bug("reach one further", further, reach)
     sunk = f.attention(lambda a: a.sinks)
     yield one("sinks forgotten", wrong.ForgetsSinks, sunk)
     yield one("one sink for all heads", wrong.OneSinkForAll, sunk)
@@ -92,6 +102,8 @@ def experts() -> Iterator[Bug]:
     yield Bug("the mixer's experts weighed among all", b.blamed(WEIGHTS, b.turn(ROUTER, parts.WeighsAmongAll)), mixer)
     yield Bug("the mixer as a softmax", b.blamed(WEIGHTS, b.respec(ROUTER, score="softmax", jitter=None)), mixer)
     yield Bug("router's bias lost", b.changed(ROUTER, "bias", None), f.router(lambda one: one.bias))
+    endless = b.respec(MLP, router=lambda old: replace(old, capacity=None))
+    yield Bug("experts without end", endless, f.router(lambda one: one.capacity))
     early = f.experts(lambda one: one.early)
     yield Bug("experts' results weighed for their inputs", b.turn(MLP, parts.WeighsLate), early)
     clamped = f.experts(lambda one: one.clamp)

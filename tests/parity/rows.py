@@ -12,7 +12,7 @@ from torch import Tensor
 from lineage import components as c
 from lineage.modules.model import Model
 from tests.parity import wrong_parts
-from tests.parity.bugs import ATTENTION, MLP, PRODUCT, Plant, altered, respec
+from tests.parity.bugs import ATTENTION, MLP, PRODUCT, Plant, altered, products, respec
 
 
 def heads_of(model: Model, x: str) -> int:
@@ -117,6 +117,15 @@ def turned_anyway(model: Model) -> set[str]:
     """A layer without rotation turned as the one before it."""
     before = model.get_submodule("blocks.0.attention.body.product").spec.rotary
     return respec(PRODUCT, rotary=before)(model)
+
+
+def distances(plant: Plant) -> Plant:
+    """A bug of the learned bias, which every layer's product reads."""
+
+    def planted(model: Model) -> set[str]:
+        return plant(model) | products(model)
+
+    return planted
 
 
 def short_for_long(model: Model) -> set[str]:

@@ -1,14 +1,13 @@
 """Every classic bug, in families that spell its place differently: caught by the levels that claim it, and named.
 
-A bug is planted in at most SPELLINGS of the families that can have it: those whose tensors, taps and components
-differ most, and among equals those that had the fewest bugs so far. Every family, whatever is planted in it, is swept
-once by what costs little: a right rewriting is no bug, every tensor nudged and every eps are named, every flipped bit
-is seen. What was caught, and how far off it was, is written to build/parity-bugs.txt.
+A bug is planted in at most four (`cases.SPELLINGS`) of the families that can have it: those whose tensors, taps and
+components differ most, and among equals those that had the fewest bugs so far. Every family, whatever is planted in
+it, is swept once by what costs little: a right rewriting is no bug, every tensor wrong and every eps are named, every
+flipped bit is seen. What was caught, and how far off it was, is written to build/parity-bugs.txt.
 """
 
 import json
 import shutil
-from collections import Counter
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from functools import cache
@@ -18,111 +17,20 @@ from typing import Any
 import pytest
 
 import lineage
-from lineage import catalog, graph
+from lineage import catalog
 from lineage import components as c
-from lineage.modules.model import Model
+from lineage.modules.model import Model, build
 from lineage.parity import levels, probes, reference, replay
 from lineage.parity.levels import FP64_LIMIT
 from lineage.parity.report import Report
-from lineage.parity.tiny import tiny as tiny_arguments
 from tests.parity import bugs, fits, wrong
-from tests.parity.bugs import Bug
+from tests.parity.cases import CASES, KINDS, LENGTH, model_of, pairs_of, planned, small
 from tests.parity.planted import BUGS
 
 TABLE = Path(__file__).parents[2] / "build" / "parity-bugs.txt"
-LENGTH = 64  # of the longest probe that is replayed
 APART = 1e6  # how many times the limit the weakest bug must stand above
-SPELLINGS = 4
-
-
-@cache
-def spec(kind: str, **arguments: object) -> c.Model:
-    _, dialect, chosen = tiny_arguments(kind, **arguments)
-    return catalog.families()[dialect.spec].function(**chosen)
-
-
-def small(kind: str) -> dict[str, object]:
-    """Arguments of a model that runs in little time: few layers, and no long probe (see `_one_reference`)."""
-    known = catalog.defaults(catalog.families()[catalog.dialects()[kind].spec])
-    few = {"layers": 2} | ({"decoder_layers": 2} if "decoder_layers" in known else {})
-    sparse = {"dense": (0,)} if known.get("dense", ()) is None else {}  # experts in the layer where bugs are planted
-    return few | sparse | ({"context": LENGTH} if isinstance(spec(kind).embed.positions, c.LearnedPositions) else {})
-
-
-def kinds() -> list[str]:
-    """Model types; of those with the same tensors under the same names, the first."""
-    every = reversed(catalog.dialects().items())
-    told = {repr((dialect.tensors, dialect.taps, graph.tensors(spec(kind)))): kind for kind, dialect in every}
-    return sorted(told.values())
-
-
-KINDS = kinds()
-LONG = c.LongRope(short=(1.0, 1.5, 2.0, 3.0), long=(2.0, 4.0, 6.0, 8.0), length=40, long_attention=1.2)
-MORE = {  # what the plain ones lack
-    "bert pretraining": ("bert", {"pooler": True, "next_sentence": True}),
-    "roberta encoder": ("roberta", {"head": False, "pooler": True}),
-    "gpt2 untied": ("gpt2", {"tied": False}),
-    "mistral window": ("mistral", {"window": 7}),
-    "llama scaled": ("llama", {"scaling": c.Banded(factor=4.0, low=1.0, high=4.0, length=32), "tied": True}),
-    "llama with biases": ("llama", {"bias": True, "mlp_bias": True}),
-    "gpt_neox serial": ("gpt_neox", {"parallel": False}),
-    "bloom normed": ("bloom", {"normed": True}),
-    "falcon slopes": ("falcon", {"alibi": True, "parallel": False, "multi_query": False, "heads": 12}),
-    "stablelm parallel": ("stablelm", {"parallel": True, "head_norms": True}),
-    "cohere with norms": ("cohere", {"head_norms": True}),
-    "llama4 plain": ("llama4_text", {"turned": ("rotary", "plain")}),
-    "opt narrow": ("opt", {"embed_width": 16, "pre_norm": False}),
-    "albert groups": ("albert", {"groups": 2}),
-    "phi3 long": ("phi3", {"width": 48, "scaling": LONG}),
-}
-COARSE = {  # a part that a family's reference has no module for -> what holds it, and is judged in its place
-    "dbrx": {".router.weights": ""},
-    "switch_transformers": {".router.weights": ""},
-    "llama4_text": {".router.weights": "", ".product": ""},
-    "pegasus": {".attention": "", ".mlp": "", ".cross": ""},
-    "m2m_100": {".attention": "", ".mlp": "", ".cross": ""},
-    "mbart": {".attention": "", ".mlp": "", ".cross": ""},
-    "electra": {"embed": ""},
-}
-CASES: dict[str, tuple[str, dict]] = {kind: (kind, {}) for kind in KINDS} | MORE
 FOUND: dict[tuple[str, str], tuple[float, float]] = {}  # bug, case -> how far off: the result in fp64, a component
-
-
-@cache
-def model_of(case: str) -> c.Model:
-    kind, arguments = CASES[case]
-    return spec(kind, **small(kind) | arguments)
-
-
-@cache
-def profile(case: str) -> frozenset[str]:
-    """What a case spells in its own way: rules and taps of the layers, and the values of their components."""
-    dialect, layers = catalog.dialects()[CASES[case][0]], model_of(case).blocks[1]
-    rules = [repr((rule.sources, rule.operations)) for rule in (*dialect.tensors, *dialect.memory)]
-    parts = [repr(node.component) for node in graph.walk(layers)]
-    return frozenset([*rules, *(tap.target for tap in dialect.taps), *parts])
-
-
-def planned() -> Iterator[tuple[Bug, str]]:
-    """Every bug with the cases that it is planted in."""
-    used: Counter[str] = Counter()
-    for bug in BUGS:
-        left = [case for case in CASES if len(model_of(case).blocks) > 1 and bug.fits(model_of(case))]
-        chosen: list[str] = []
-        while left and len(chosen) < SPELLINGS:
-            apart = {case: min((distance(case, other) for other in chosen), default=0.0) for case in left}
-            chosen.append(max(left, key=lambda case: (apart[case], -used[case])))
-            left.remove(chosen[-1])
-        used.update(chosen)
-        yield from ((bug, case) for case in chosen)
-
-
-def distance(one: str, other: str) -> float:
-    a, b = profile(one), profile(other)
-    return round(1 - len(a & b) / len(a | b), 1)
-
-
-PLANNED = list(planned())
+PLANNED = list(planned(BUGS))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -189,14 +97,16 @@ def judge(directory: Path, plant: bugs.Plant, names: tuple[str, ...]) -> tuple[R
     return lineage.verify(model, only=names), at_fault
 
 
-def seen_at(case: str, paths: set[str]) -> set[str]:
-    """Where parts at fault are judged."""
-    coarse = {".router.weights": ".router"} | COARSE.get(CASES[case][0], {})
-    found = set()
+def seen_at(case: str, report: Report, paths: set[str]) -> set[str]:
+    """Where what is wrong there is judged: where the reference has no such module, in what holds it."""
+    found, judged = set(), {node["ours"] for node in report.nodes}
     for path in paths:
-        part = next((part for part in coarse if path.endswith(part)), None)
-        found.add(path if part is None else path.removesuffix(part) + coarse[part])
-    return found
+        if path == bugs.WEIGHTS:
+            path = bugs.MLP if pairs_of(case)[bugs.ROUTER].at == "logits" else bugs.ROUTER
+        while path and path not in judged:
+            path = path.rpartition(".")[0]
+        found.add(path)
+    return bugs.innermost(found)
 
 
 def named(report: Report) -> set[str]:
@@ -212,7 +122,7 @@ def test_bug_is_caught_and_named(made, bug, case):
     names = tuple(dict.fromkeys(("replay", "fp64", *bug.claims, *bug.silent)))
     report, at_fault = judge(made(case, bug.faint), bug.plant, names)
     assert not report.passed
-    assert named(report) == seen_at(case, at_fault)
+    assert named(report) == seen_at(case, report, at_fault)
     verdicts = {level.name: level.verdict for level in report.levels}
     assert {name for name, verdict in verdicts.items() if verdict == "failed"} >= set(bug.claims)
     assert {name for name, verdict in verdicts.items() if verdict == "passed"} >= set(bug.silent)
@@ -234,14 +144,14 @@ def test_a_right_rewriting_is_no_bug(made, case):
 def test_every_wrong_tensor_is_named(made, kind):
     """All at once: each component is judged by itself, so that none hides another."""
     report, at_fault = judge(made(kind), bugs.all_rolled, ("replay", "fp64"))
-    assert named(report) == seen_at(kind, at_fault)
+    assert named(report) == seen_at(kind, report, at_fault)
     FOUND["every tensor rolled", kind] = off(report), max(node["local"] for node in report.guilty)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_eps_of_every_norm_is_named(made, kind):
     report, at_fault = judge(made(kind, faint=True), bugs.eps_of(), ("replay", "fp64"))
-    assert named(report) == at_fault
+    assert named(report) == seen_at(kind, report, at_fault)
     FOUND["eps of every norm 1e-5 more", kind] = off(report), min(node["local"] for node in report.guilty)
     assert off(report) >= APART * FP64_LIMIT
 
@@ -264,6 +174,19 @@ def test_a_flipped_bit_in_any_tensor_is_seen(made, tmp_path, kind):
         assert {f"{name} is not what the conversion wrote" for name, _ in these} <= set(level.details)
     file.write_bytes(before)
     assert lineage.verify(copy, only=["bytes"]).passed
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_a_family_has_a_module_for_is_judged_by_itself(case):
+    """Products, routers, and all with tensors of their own; tables apart, which are shared, scaled or added to."""
+    model, paired = build(model_of(case)), pairs_of(case)
+    owned = {name.rpartition(".")[0] for name, _ in model.named_parameters()}
+    owned |= {path for path, _ in model.named_modules() if path.endswith(".product")}
+    apart = {path.rpartition("blocks.")[2][2:] for path in owned - paired.keys() if not path.endswith(ELSEWHERE)}
+    assert apart == ({"attention.body.product"} if case.startswith("llama4") else set())
+
+
+ELSEWHERE = ("embed.tokens", "embed.projection.dense", "head.projection.dense", "position_bias")
 
 
 def test_families_are_all_here():

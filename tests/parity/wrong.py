@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lineage import components as c
-from lineage.modules.attention import Alibi, Attention, Product, hotter
+from lineage.modules.attention import Alibi, Attention, Product, RelativeBias, hotter
 from lineage.modules.context import Context
 from lineage.modules.latent_attention import LatentProduct
 from lineage.modules.rotary import turn
@@ -232,6 +232,18 @@ class SlopesOfAnyNumber(Alibi):
     def forward(self, context: Context, dtype: torch.dtype) -> Tensor:
         slopes_H = 2 ** (-8 * torch.arange(1, self.heads + 1, dtype=dtype) / self.heads)
         return (slopes_H[:, None] * context.counts_BS[:, None] * self.spec.scale)[:, :, None].to(dtype)
+
+
+class DistancesBackwards(RelativeBias):
+    """Keys after the query taken for keys before it."""
+
+    def forward(self, place_T: Tensor, place_S: Tensor) -> Tensor:
+        return super().forward(-place_T, -place_S)
+
+
+class NoDistances(RelativeBias):
+    def forward(self, place_T: Tensor, place_S: Tensor) -> Tensor:
+        return super().forward(place_T, place_S) * 0
 
 
 class LatentKeyNotTurned(LatentProduct):
