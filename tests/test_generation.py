@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import lineage
-from lineage import catalog
+from lineage import catalog, graph
 from lineage import components as c
 from lineage.errors import UsageError
 from lineage.modules.beams import beam_search
@@ -36,7 +36,13 @@ def generates(kind: str) -> bool:
     return True
 
 
-KINDS = sorted(kind for kind in catalog.dialects() if generates(kind))
+def crowded(kind: str) -> bool:
+    """Whether a token's result hangs on the other tokens of its call: experts that take only so many of them."""
+    routers = (node.component for node in graph.walk(spec_of(kind)) if isinstance(node.component, c.Router))
+    return any(router.capacity is not None for router in routers)
+
+
+KINDS = sorted(kind for kind in catalog.dialects() if generates(kind) and not crowded(kind))
 
 
 def model_of(kind: str, **arguments: object) -> Model:
@@ -220,8 +226,9 @@ def test_targets_are_the_references(kind: str, asked: dict, tmp_path: Path) -> N
     keep = torch.ones_like(source)
     keep[::2, 6:] = 0
     source = torch.where(keep.bool(), source, pad)
-    fixed = {"tokens": 15, "stop": ENDS, "fill": pad, "constraints": Constraints.of(asked)}
-    usual = {"max_new_tokens": 15, "pad_token_id": pad, "eos_token_id": ENDS, "decoder_start_token_id": 4}
+    fixed = {"tokens": 15, "stop": ENDS, "fill": 3, "constraints": Constraints.of(asked)}
+    usual = {"max_new_tokens": 15, "pad_token_id": 3, "eos_token_id": ENDS, "decoder_start_token_id": 4}
+    usual["use_cache"] = not kind.endswith("t5")  # whose cache fails where the decoder is deeper than the encoder
     for mine, its in SEARCHES.values():
         theirs.generation_config = GenerationConfig(do_sample=False, **usual, **asked, **its)
         want = theirs.generate(source, attention_mask=keep)
