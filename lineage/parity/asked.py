@@ -69,6 +69,8 @@ def _check_files(read: Iterable[Path | None], written: Iterable[Path | None]) ->
 
 def _check_model(model: str, options: dict[str, Any]) -> None:
     """Refuse what the disk alone shows to be no model; what the hub has to say comes later."""
+    if model.startswith((".", "/", "~")) and not Path(model).exists():  # no hub id: told before numpy is loaded
+        raise SourceError(f"{model!r}: no such file or directory")
     from lineage.checkpoint.source import Access, locate
     from lineage.checkpoint.target import MANIFEST
     from lineage.conversion import read_config

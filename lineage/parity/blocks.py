@@ -28,6 +28,7 @@ from lineage.parity.probes import Probe, sources, tokens, usable_length
 from lineage.parity.repairs import told_lengths
 from lineage.parity.replay import trace
 from lineage.parity.report import Report, passed
+from lineage.parity.routes import flips, listed, routed
 from lineage.parity.session import Session
 from lineage.parity.subject import Subject, subject
 from lineage.parity.verification import report
@@ -67,14 +68,17 @@ def verify_blocks(
         held: Held = {}
         Store(ours, _ours(made), held, device)
         Store(theirs, _theirs(made, theirs, device), held, device)
-        found = trace(ours, theirs, mapping, probe, given, BLOCK_LIMIT, own)
+        routers, others = session.routers(ours), session.routers(theirs)
+        with routed(others, None) as ways, routed(routers, ways) as seen:
+            found = trace(ours, theirs, mapping, probe, given, BLOCK_LIMIT, own)
+        away = flips(routers, {probe.name: seen}, {probe.name: ways}, [probe])
         held.clear()
     local = [node.local for node in found.nodes if node.local is not None]
     worst = max((node.inherited for node in found.nodes), default=float("inf"))
     summary = f"{len(local)} components, worst {max(local, default=0.0):.1e} on the reference's input"
-    level = passed(
-        "replay", not found.guilty and bool(local), summary, [f"carried along: {worst:.1e}"], limit=BLOCK_LIMIT
-    )
+    good = not found.guilty and bool(local) and not any(flip.wrong for flip in away)
+    details = [f"carried along: {worst:.1e}", *listed(away)]
+    level = passed("replay", good, summary, details, limit=BLOCK_LIMIT)
     return report(session, [levels.static(made), levels.stored(made), level], [found])
 
 

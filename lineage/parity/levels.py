@@ -14,7 +14,6 @@ import torch
 from lineage import graph
 from lineage.checkpoint.writer import digest_of
 from lineage.errors import TensorMismatch
-from lineage.misfits import shown
 from lineage.modules.loading import to_torch
 from lineage.operations import prove
 from lineage.parity import reference
@@ -23,7 +22,7 @@ from lineage.parity.figures import Figures, rms
 from lineage.parity.islands import lifted
 from lineage.parity.replay import Trace, trace
 from lineage.parity.report import Level, passed
-from lineage.parity.routes import ROUTERS, Flip, flips
+from lineage.parity.routes import ROUTERS, flips, listed
 from lineage.parity.session import SLOW_WORK, Results, Session, threads
 from lineage.parity.subject import Subject
 from lineage.rules import fill, holes
@@ -185,7 +184,7 @@ def fp32(session: Session) -> Level:
         details.append(_line(f, floors[f.output, f.probe], limit, good))
     away = flips(session.routers(ours), own, given, session.probes)
     good = bool(rows) and all(row["passed"] for row in rows) and not any(flip.wrong for flip in away)
-    details += _listed(away)
+    details += listed(away)
     summary = f"{_extent(found)}, max |Δ| {max((f.max_abs for f in found), default=0.0):.1e}"
     return passed("fp32", good, summary, details, figures=tuple(rows))
 
@@ -213,12 +212,7 @@ def bf16(session: Session) -> Level:
     worst = max(row["ours"] / row["theirs"] if row["theirs"] else 1.0 for row in rows)
     same = sum(row["bit_exact"] for row in rows)
     summary = f"rms error {worst:.2f} x the reference's; {same} of {len(rows)} results equal to the bit"
-    return passed("bf16", good, summary, _listed(away), figures=tuple(rows), limit=BF16_RATIO)
-
-
-def _listed(away: Sequence[Flip]) -> list[str]:
-    """Flips of routes, the worst first."""
-    return shown([str(flip) for flip in away], 6)
+    return passed("bf16", good, summary, listed(away), figures=tuple(rows), limit=BF16_RATIO)
 
 
 def _limit(f: Figures, floor: float, rtol: float | None) -> float:

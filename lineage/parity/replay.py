@@ -39,14 +39,14 @@ def trace(
     our_arguments: Mapping[str, Tensor] | Sequence[Tensor] = (),
     within: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Trace:
-    """Run both sides once, compare every pair in the order of our run, and replay every component.
+    """Run both sides once, the reference first, compare every pair in the order of our run, and replay every component.
 
     limit: on the relative distance. our_arguments: by name or place, where they are not the probe's on the CPU.
     within: what the reference is run in.
     """
-    own = record(ours, our_arguments or probe.arguments())
     with within():
         reference = record(theirs, their_arguments)
+    own = record(ours, our_arguments or probe.arguments())
     prefix = getattr(theirs, "base_model_prefix", "")
     values = {
         pair.ours: upright(value, mine.output)

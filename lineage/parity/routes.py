@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from lineage.misfits import shown
 from lineage.modules.experts import Router
 from lineage.parity.probes import Probe
 
 ROUTERS = "routers"  # the result that holds the logits of all of them
+LISTED = 6
 SCORES = {"softmax": lambda logits_NE: logits_NE.softmax(-1), "sigmoid": torch.sigmoid}
 
 
@@ -114,6 +116,11 @@ def flips(
             if other and away_N.any():
                 found += _flips(routers[path], path, mine, other, away_N, probe)
     return sorted(found, key=lambda flip: (not flip.wrong, -flip.margin))
+
+
+def listed(away: Iterable[Flip]) -> list[str]:
+    """The first of them as text."""
+    return shown([str(flip) for flip in away], LISTED)
 
 
 def _flips(router: nn.Module, path: str, own: Route, other: Route, away_N: Tensor, probe: Probe) -> Iterator[Flip]:

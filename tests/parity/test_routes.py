@@ -10,12 +10,14 @@ from safetensors.torch import load_file, save_file
 import lineage
 from lineage.modules.attention import Product
 from lineage.modules.experts import Experts, Router
-from lineage.parity import session
+from lineage.parity import blocks, session
+from lineage.parity.blocks import verify_blocks
 from lineage.parity.probes import Probe
 from lineage.parity.routes import Route, elsewhere, flips, routed
 from lineage.parity.tiny import write_tiny
 from tests.parity import bugs
 
+OPEN = Router._open
 KINDS = ["mixtral", "qwen3_moe"]
 
 
@@ -91,6 +93,20 @@ def test_a_near_tie_is_listed_and_fails_nothing(tied, kind, name, apart, monkeyp
         assert max(row["max_abs"] for row in apart_by) > 1e3 * max(row["max_abs"] for row in report.level(name).figures)
 
 
+def test_blocks_take_equal_routes_too(tied, monkeypatch):
+    directory = tied("mixtral", 1e-7)
+    report = verify_blocks(directory)
+    assert report.passed, report.lines()
+    assert flipped(report, "replay")
+    monkeypatch.setattr(Router, "_open", SecondBest._open)
+    report = verify_blocks(directory)
+    assert report.level("replay").failed
+    assert all(line.endswith("by another rule") for line in flipped(report, "replay"))
+    monkeypatch.undo()
+    monkeypatch.setattr(blocks, "routed", lambda routers, given: routed(routers, None))
+    assert verify_blocks(directory).level("replay").failed
+
+
 # Planted
 
 
@@ -106,7 +122,7 @@ class SecondBest(Router):
     """The best left out, as if a mask had been one off."""
 
     def _open(self, scores_NE):
-        open_NE = super()._open(scores_NE)
+        open_NE = OPEN(self, scores_NE)
         return open_NE.scatter(-1, open_NE.argmax(-1, keepdim=True), -torch.inf)
 
 
