@@ -23,7 +23,7 @@ NAMES = {
     "rounded": ("table", "result", "both"),
 }  # a field of names -> those it may have
 SAMPLES: dict[Any, Any] = {int: 2, float: 0.5, bool: True, tuple[int, ...]: (0, 0)}
-FITTING = {"buckets": 8, "distance": 20, "keep": 1, "offset": 2}  # numbers that go together, and do something
+FITTING = {"buckets": 8, "distance": 20, "keep": 1, "offset": 3}  # numbers that go together, and do something
 FURTHER = {"jitter": 1.2}  # how much further than usual a number must move before any token is judged otherwise
 FACTORS = (2, 3)
 
