@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import lineage
 from lineage import graph
 from lineage.components import LayerNorm
-from lineage.errors import ArchitectureError, TensorMismatch, UsageError
+from lineage.errors import ArchitectureError, TensorMismatch
 from lineage.modules.losses import smoothed_loss
 from lineage.parity.tiny import write_tiny
 from tests.tiny import quiet
@@ -419,5 +419,4 @@ def test_shown_streamed_and_asked(converted: Callable[[str], Path]) -> None:
     asked = lineage.verify(converted("t5"), only=["fp64"], prompts=[[5, 6, 7, 8, 9]])
     assert asked.passed, "\n".join(asked.lines())
     streamed = CliRunner().invoke(cli, ["verify", str(converted("t5")), "--blocks"])
-    assert isinstance(streamed.exception, UsageError)
-    assert "has an encoder" in streamed.exception.message
+    assert streamed.exit_code == 0, streamed.output
