@@ -89,7 +89,9 @@ def check_golden(model: Model | str | Path, file: str | Path, device: str = "cpu
         f"golden file made with lineage {made.get('lineage')}, torch {made.get('torch')}, {made.get('threads')} threads"
     )
     name = str(loaded.provenance.get("directory", "the model"))
-    return Report(name, str(path), tuple(levels), conditions(_device(loaded)), notes=(note,))
+    found = conditions(_device(loaded))
+    where = [] if found["device"] == "cpu" else [f"run on {found['device']}"]
+    return Report(name, str(path), tuple(levels), found, notes=(note, *where))
 
 
 def _loaded(model: Model | str | Path, device: str) -> Model:

@@ -127,15 +127,19 @@ def _flips(router: nn.Module, path: str, own: Route, other: Route, away_N: Tenso
     ours_NE, theirs_NE = (_scores(router, route.logits).double().cpu() for route in (own, other))
     chosen_NK = other.chosen.cpu()
     experts, top_k = ours_NE.shape[-1], chosen_NK.shape[-1]
-    apart_NE = (ours_NE - theirs_NE).abs()
-    rounding = torch.finfo(own.logits.dtype).eps * theirs_NE[theirs_NE.isfinite()].abs().max().item()
-    noise = max(rounding, apart_NE[apart_NE.isfinite()].max().item())
+    rounding = torch.finfo(own.logits.dtype).eps * _largest(theirs_NE)
+    noise = max(rounding, _largest(ours_NE - theirs_NE))
     short_N = theirs_NE.topk(top_k).values[:, -1] - theirs_NE.gather(-1, chosen_NK).amin(-1)
     best_Nx = ours_NE.topk(min(top_k + 1, experts)).values
     for token in away_N.nonzero()[:, 0].tolist():
         wrong = own.chosen.shape != other.chosen.shape or not short_N[token] <= noise
         place = divmod(token, probe.ids_BT.shape[1])
         yield Flip(path, probe.name, place, (best_Nx[token, top_k - 1] - best_Nx[token, -1]).item(), noise, wrong)
+
+
+def _largest(x: Tensor) -> float:
+    """Of the numbers that are finite: an expert of a closed group has none."""
+    return max(x[x.isfinite()].abs().tolist(), default=0.0)
 
 
 def _scores(router: nn.Module, logits_NE: Tensor) -> Tensor:

@@ -15,7 +15,6 @@ from lineage.config import Island, brief
 from lineage.modules.model import Model
 from lineage.parity import reference
 from lineage.parity.activations import pairs, spellings
-from lineage.parity.device import described
 from lineage.parity.figures import Figures, compare
 from lineage.parity.probes import Probe
 from lineage.parity.repairs import FORGETFUL
@@ -64,8 +63,6 @@ class Session:
         if self.fault:
             wrong = f"its {self.fault.attention} attention {self.fault.why}"
             self.notes.append(f"compared with the reference's {self.attention} attention: {wrong}")
-        if self.device != "cpu":
-            self.notes.append(f"both ran on {described(self.device)}")
         self.parameters = graph.parameters(self.made.spec)
         if any(isinstance(node.component, c.Dynamic) for node in graph.walk(self.made.spec)):
             self.faults.append("its dynamic angles stay those of the longest call; compared with that forgotten")

@@ -116,6 +116,7 @@ def report(session: Session, found: Sequence[Level], traces: Sequence[Trace]) ->
     guilty = {node.ours for one in traces for node in one.guilty}
     first = next((one.first for one in traces if one.first), None)
     ran = {level.name for level in found} - {"static", "bytes", "against"}
+    where = [f"both ran on {described(session.device)}"] if ran and session.device != "cpu" else []
     source = session.against.name if session.against else "its source"
     return Report(
         session.made.name,
@@ -126,7 +127,7 @@ def report(session: Session, found: Sequence[Level], traces: Sequence[Trace]) ->
         first_divergence=first.to_dict() if first else None,
         nodes=tuple(node.to_dict() for node in worst.values()),
         faults=tuple(session.faults),
-        notes=tuple(session.notes),
+        notes=(*session.notes, *where),
     )
 
 

@@ -125,6 +125,14 @@ def test_the_whole_ladder_and_blocks_elsewhere(tiny):
     assert done.stdout.count("training ") == 2
 
 
+def test_where_nothing_ran_no_device_is_named(tiny, tmp_path):
+    model, file = tiny("gpt2", tied=False, layers=2), tmp_path / "golden.safetensors"
+    done = pretended(f"'{model}' --level bytes --save-golden '{file}'", f"'{model}' --golden '{file}'")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "both ran" not in done.stdout
+    assert done.stdout.count("note      run on pretend") == 1
+
+
 def test_it_does_not_mix():
     mixing = "import torch, tests.parity.pretend as p; x = torch.ones(2, 3, device=p.NAME); print(x @ torch.ones(3, 2))"
     done = subprocess.run([sys.executable, "-c", mixing], cwd=ROOT, capture_output=True, text=True)

@@ -156,6 +156,13 @@ def test_a_bug_is_caught_by_each_low_precision_alone(tiny, kind, bug):
     assert [level.name for level in report.levels if level.failed] == list(names), report.lines()
 
 
+def test_numbers_that_are_none_fail_and_break_nothing(tiny):
+    model = lineage.from_pretrained(tiny("deepseek_v3"))
+    bugs.altered(f"{mixtures(model)[0]}.router.weight", lambda w: w / 0)(model)
+    report = lineage.verify(model, only=["fp32", "bf16"])
+    assert all(level.failed for level in report.levels)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_another_rule_is_told_from_rounding(tiny, kind):
     """On equal logits: the routers' line passes, the flips say why the level does not."""
