@@ -114,6 +114,12 @@ def tabled(one: c.Attention) -> object:
     return isinstance(one.query_norm, c.LayerNorm) and one.query_norm.tables
 
 
+def halvable(one: c.Attention) -> bool:
+    """Nothing but its width hangs on how many heads there are."""
+    turning = not one.rotary or (one.rotary.width % 4 == 0 and not one.rotary.scaling)
+    return one.head_width % 4 == 0 and turning and not (one.sinks or one.position_bias or tabled(one))
+
+
 # Feed-forward networks
 
 
@@ -177,6 +183,11 @@ def slot(branch: str, at: str, to: str) -> Fits:
         return getattr(residual, at) is not None and getattr(residual, to) is None
 
     return test
+
+
+def alike_layers(spec: c.Model) -> bool:
+    first, second = (graph.tensors(block, spec.embed.stream) for block in spec.blocks[:2])
+    return first == second
 
 
 def serial(spec: c.Model) -> bool:

@@ -20,7 +20,7 @@ def projections() -> Iterator[Bug]:
     for x in "qkvo":
         yield Bug(f"{x} transposed", b.turned_matrix(f"{ATTENTION}.{x}"), f.square(f"{ATTENTION}.{x}"))
         yield Bug(f"one weight of {x} nudged", b.nudged(f"{ATTENTION}.{x}.weight"), f.has(f"{ATTENTION}.{x}"))
-        silent = ("fp64", "fp32", "behaviour") if x == "k" else ()  # softmax takes away what all keys have in common
+        silent = ("fp64", "fp32") if x == "k" else ()  # softmax takes away what all keys have in common
         biased = f.every(f.plain, f.has(f"{ATTENTION}.{x}.bias"))
         fits = f.every(biased, f.attention(lambda one: not one.rotary)) if silent else biased
         yield Bug(f"bias of {x} lost", b.bias_lost(f"{ATTENTION}.{x}"), fits, SEEN[: 1 if silent else 2], silent)
@@ -82,7 +82,7 @@ def products() -> Iterator[Bug]:
     yield Bug("scale applied twice", rows.scaled(lambda model: rows.head_width(model) ** -0.5), f.plain)
     by_width = rows.scaled(lambda model: (rows.head_width(model) / model.spec.embed.width) ** 0.5)
     yield Bug("scale by the model's width", by_width, f.plain)
-    halved = f.attention(lambda a: a.head_width % 4 == 0 and not (a.sinks or a.position_bias or f.stretched(a)))
+    halved = f.every(f.attention(f.halvable), lambda spec: spec.position_bias is None)
     yield Bug("twice the heads, half as wide", rows.twice_the_heads, halved)
     yield one("grouped heads repeated in turn", wrong.TilesHeads, f.attention(f.grouped))
     yield Bug("causal mask lost", b.respec(PRODUCT, mask=c.Bidirectional()), f.every(f.plain, f.causal), BEHAVES)
@@ -141,7 +141,7 @@ def norms() -> Iterator[Bug]:
     yield Bug(
         "eps outside the root",
         b.first_norm(lambda path: b.turn(path, parts.EpsOutsideRoot)),
-        f.every(layer, f.real_eps),
+        f.every(layer, f.real_eps, f.lacks(f.crossed)),
         faint=True,
     )
     yield Bug("final norm left out", b.gone("norm"), f.has("norm"))
@@ -168,8 +168,8 @@ def activations() -> Iterator[Bug]:
 
 
 def blocks() -> Iterator[Bug]:
-    alike = lambda spec: type(spec.blocks[0].mlp.body) is type(spec.blocks[1].mlp.body)  # noqa: E731
-    yield Bug("two layers swapped", b.layers_swapped, alike)
+    unsunk = f.either(f.lacks(f.plain), f.attention(lambda a: not a.sinks))
+    yield Bug("two layers swapped", b.layers_swapped, f.every(f.alike_layers, unsunk))
     yield Bug("layers in the wrong order", b.turn("", ends.LayersBackwards), f.always)
     yield Bug("a layer skipped", b.turn("blocks.1", parts.Skipped), f.always)
     other = f.block(lambda one: not one.cross)

@@ -208,7 +208,7 @@ class GivesValuesAsTheyCame(Attention):
 
     def forward(self, x_BTD: Tensor, context: Context) -> Tensor:
         q, (k, v) = self._normed(self.q(x_BTD), self.query_norm), self.keys_and_values(x_BTD)
-        bias = None if self.position_bias is None else self.position_bias(context, x_BTD.dtype)
+        bias = context.bias if self.position_bias is None else self.position_bias(context, x_BTD.dtype)
         return self.product(q, k, v, context, bias, self.sinks)
 
 
