@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from lineage.errors import UsageError
-from lineage.modules.cache import Cache
 from lineage.modules.constraints import NONE, Constraints
-from lineage.modules.generation import check_generates
+from lineage.modules.generation import Going
 from lineage.modules.model import Model
 
 NEVER = -1e9
@@ -74,29 +73,17 @@ def beam_search(
     input_ids, attention_mask: [B, S], with an encoder of the source; start: [B, 1], what a target begins with. penalty:
     the power of the length that scores are divided by (Wu et al. 2016, §7, simplified). Raises UsageError as `stream`.
     """
-    check_generates(model.spec)
     if beams < 1:
         raise UsageError(f"{beams} beams")
-    if (model.spec.encoder is None) != (start is None):
-        raise UsageError("start is what a target begins with: given with an encoder, and only with one")
+    going = Going(model, input_ids, attention_mask, start, tokens, copies=beams)
     begun_BT = input_ids if start is None else start
-    rows, begun = begun_BT.shape
-    ids_xT, source = begun_BT.repeat_interleave(beams, 0), {}
-    mask_xT = None if attention_mask is None else attention_mask.repeat_interleave(beams, 0)
-    if start is not None:
-        source, mask_xT = {"input_ids": input_ids.repeat_interleave(beams, 0), "attention_mask": mask_xT}, None
-    cache, new_xT = Cache(model.spec, begun + tokens), ids_xT
-    searches = [Search([(0.0 if beam == 0 else NEVER, []) for beam in range(beams)]) for _ in range(rows)]
+    searches = [Search([(0.0 if beam == 0 else NEVER, []) for beam in range(beams)]) for _ in begun_BT]
     wide = max(2, 1 + len(stop)) * beams
     for made in range(tokens):
-        called = {"input_ids": new_xT, "attention_mask": mask_xT}
-        if mask_xT is not None:
-            called["position_ids"] = (mask_xT.cumsum(1) - 1).clamp(min=0)[:, -new_xT.shape[1] :]
-        called = {f"decoder_{name}": value for name, value in called.items()} | source if source else called
-        logits_xV = model(**called, cache=cache, last=1).logits[:, -1]
-        scores_xV = constraints.scores(logits_xV.float().log_softmax(-1), ids_xT, begun, tokens - made)
+        scores_xV = going.logits().float().log_softmax(-1)
+        scores_xV = constraints.scores(scores_xV, going.ids_BT, going.begun, tokens - made)
         before = torch.tensor([[score for score, _ in search.live] for search in searches])
-        whole = (scores_xV.view(rows, beams, -1) + before[..., None].to(scores_xV)).flatten(1)
+        whole = (scores_xV.view(len(searches), beams, -1) + before[..., None].to(scores_xV)).flatten(1)
         best, place = whole.topk(wide)
         beam, token = place // scores_xV.shape[1], place % scores_xV.shape[1]
         kept = []
@@ -105,11 +92,8 @@ def beam_search(
             kept += [row * beams + one for one in search.step(found, stop, made + 1 == tokens, penalty, early)]
         if not any(search.open for search in searches):
             break
-        order = torch.tensor(kept, device=ids_xT.device)
-        cache.reorder(order)
-        new_xT = torch.tensor([[text[-1]] for search in searches for _, text in search.live], device=ids_xT.device)
-        ids_xT = torch.cat([ids_xT[order], new_xT], 1)
-        mask_xT = None if mask_xT is None else torch.cat([mask_xT[order], torch.ones_like(mask_xT[:, :1])], 1)
+        next_x = torch.tensor([text[-1] for search in searches for _, text in search.live], device=input_ids.device)
+        going.add(next_x, torch.tensor(kept, device=input_ids.device))
     texts = [(search.ended or search.live)[0][1] for search in searches]
     longest = max(map(len, texts))
     made_BT = torch.tensor([text + [fill] * (longest - len(text)) for text in texts], device=begun_BT.device)

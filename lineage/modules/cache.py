@@ -89,8 +89,8 @@ class Cache:
 
     def begin(self, count: int, memory: Any) -> int | Tensor:
         """How many tokens were seen before these. Raises UsageError if there is no room. memory: of the encoder."""
-        if isinstance(self.seen, int) and self.seen + count > self.length:
-            raise UsageError(f"the cache holds {self.length} tokens, and {self.seen + count} were given")
+        if not torch.compiler.is_compiling() and int(self.seen) + count > self.length:
+            raise UsageError(f"the cache holds {self.length} tokens, and {int(self.seen) + count} were given")
         self.memory = memory
         return self.seen
 

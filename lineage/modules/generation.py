@@ -67,6 +67,55 @@ class Choice:
         return scores_BV
 
 
+class Going:
+    """Texts that a model goes on with: all tokens so far, and what it keeps of them.
+
+    ids_BT: with an encoder the target's, else the given ones. copies: how many texts each given row becomes. Raises
+    UsageError if the model has no head, sees later tokens, or start is not given exactly where there is an encoder.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        input_ids: Tensor,
+        attention_mask: Tensor | None,
+        start: Tensor | None,
+        tokens: int,
+        copies: int = 1,
+    ) -> None:
+        check_generates(model.spec)
+        if (model.spec.encoder is None) != (start is None):
+            raise UsageError("start is what a target begins with: to be given with an encoder, and only with one")
+        ids_xT = input_ids.repeat_interleave(copies, 0)
+        mask_xT = None if attention_mask is None else attention_mask.repeat_interleave(copies, 0)
+        self.model, self.source = model, None if start is None else {"input_ids": ids_xT, "attention_mask": mask_xT}
+        self.mask_BT = mask_xT if start is None else None
+        self.ids_BT = ids_xT if start is None else start.repeat_interleave(copies, 0)
+        self.begun = self.ids_BT.shape[1]
+        self.new_BT, self.cache = self.ids_BT, Cache(model.spec, self.begun + tokens)
+
+    def logits(self) -> Tensor:
+        """Of the next token of each text, [B, V]."""
+        called = {"input_ids": self.new_BT, "attention_mask": self.mask_BT}
+        if self.mask_BT is not None and not counts_itself(self.model.spec):
+            called["position_ids"] = (self.mask_BT.cumsum(1) - 1).clamp(min=0)[:, -self.new_BT.shape[1] :]
+        if self.source is not None:
+            called = {f"decoder_{name}": value for name, value in called.items()} | self.source
+        logits_BV: Tensor = self.model(**called, cache=self.cache, last=1).logits[:, -1]
+        return logits_BV
+
+    def add(self, next_B: Tensor, rows: Tensor | None = None) -> None:
+        """A token to each text. rows: which texts are gone on with, in this order; None: all."""
+        if rows is not None:
+            self.cache.reorder(rows)
+            self.ids_BT = self.ids_BT[rows]
+            self.mask_BT = None if self.mask_BT is None else self.mask_BT[rows]
+        self.new_BT = next_B[:, None]
+        self.ids_BT = torch.cat([self.ids_BT, self.new_BT], 1)
+        if self.mask_BT is not None:
+            self.mask_BT = torch.cat([self.mask_BT, torch.ones_like(self.mask_BT[:, :1])], 1)
+
+
 @torch.no_grad()
 def stream(
     model: Model,
@@ -83,44 +132,31 @@ def stream(
     """The next tokens [B] of each row, as they come; a row that has had a stop token goes on with `fill`.
 
     input_ids: [B, T], padded on the left where attention_mask is 0. start: with an encoder, whose tokens input_ids
-    are, what the target begins with, [B, 1]. Ends after `tokens` or when every row has stopped. Raises UsageError if
-    the model has no head, sees later tokens, or has no places for so many.
+    are, what the target begins with, [B, 1]. Ends after `tokens` or when every row has stopped. Raises UsageError as
+    `Going`, and if the model has no places for so many.
     """
-    check_generates(model.spec)
     choice = choice or Choice()
     generator = None
     if choice.seed is not None:
         generator = torch.Generator(input_ids.device).manual_seed(choice.seed)
-    ids_BT, mask_BT = (input_ids, attention_mask) if start is None else (start, None)
-    if model.spec.encoder is not None and start is None:
-        raise UsageError("the model has an encoder: say what the target begins with (start)")
-    rows, length = ids_BT.shape
-    cache = Cache(model.spec, length + tokens)
-    given = {} if start is None else {"input_ids": input_ids, "attention_mask": attention_mask}
-    new_BT, going_B = ids_BT, torch.ones(rows, dtype=torch.bool, device=ids_BT.device)
+    going = Going(model, input_ids, attention_mask, start, tokens)
+    alive_B = torch.ones(len(going.ids_BT), dtype=torch.bool, device=input_ids.device)
     for made in range(tokens):
-        called = {"input_ids": new_BT, "attention_mask": mask_BT}
-        if mask_BT is not None and not counts_itself(model.spec):
-            called["position_ids"] = (mask_BT.cumsum(1) - 1).clamp(min=0)[:, -new_BT.shape[1] :]
-        if start is not None:
-            called = {f"decoder_{name}": value for name, value in called.items()} | given
-        logits_BV = model(**called, cache=cache, last=1).logits[:, -1]
+        logits_BV = going.logits()
         if constraints != NONE:
-            logits_BV = constraints.scores(logits_BV, ids_BT, length, tokens - made)
-        scores_BV = choice.scores(logits_BV, ids_BT, mask_BT)
+            logits_BV = constraints.scores(logits_BV, going.ids_BT, going.begun, tokens - made)
+        scores_BV = choice.scores(logits_BV, going.ids_BT, going.mask_BT)
         if choice.temperature is None:
             next_B = scores_BV.argmax(-1)
         else:
             next_B = torch.multinomial(scores_BV.softmax(-1), 1, generator=generator)[:, 0]
-        next_B = torch.where(going_B, next_B, fill)
+        next_B = torch.where(alive_B, next_B, fill)
         yield next_B
         for token in stop:
-            going_B = going_B & (next_B != token)
-        if not bool(going_B.any()):
+            alive_B = alive_B & (next_B != token)
+        if not bool(alive_B.any()):
             return
-        new_BT = next_B[:, None]
-        ids_BT = torch.cat([ids_BT, new_BT], 1)
-        mask_BT = None if mask_BT is None else torch.cat([mask_BT, torch.ones_like(mask_BT[:, :1])], 1)
+        going.add(next_B)
 
 
 def generate(model: Model, input_ids: Tensor, attention_mask: Tensor | None = None, **options: object) -> Tensor:

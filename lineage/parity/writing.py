@@ -88,16 +88,19 @@ def write(
         first = settings.get("decoder_start_token_id")
         if type(first) is not int:
             raise UsageError("config.json does not say which token a target begins with (decoder_start_token_id)")
-        start = torch.tensor([[first]])
+        start = torch.tensor([[first]], device=model.table.device)
     began, shown = time.perf_counter(), ""
     given = {"tokens": tokens, "stop": stops(settings), "start": start, "constraints": Constraints.of(settings)}
-    for next_B in _tokens(model, torch.tensor([ids]), beams, choice, settings, given):
+    for next_B in _tokens(model, torch.tensor([ids], device=model.table.device), beams, choice, settings, given):
         written.tokens.append(int(next_B[0]))
         written.seconds = time.perf_counter() - began
         whole = tokenizer.decode(written.tokens, skip_special_tokens=True) if tokenizer else _spelled(written.tokens)
         if not whole.endswith("\N{REPLACEMENT CHARACTER}"):  # else a character of several tokens is not yet whole
             yield whole[len(shown) :]
             shown = written.text = whole
+    if written.tokens and whole != shown:  # ended amid a character
+        written.text = whole
+        yield whole[len(shown) :]
 
 
 def _tokens(
