@@ -7,7 +7,7 @@ knows the tensors it owns, as shapes, so that counts, plans and modules all foll
 Widths: the residual stream's width is the embedding's; every component is told the width it works on.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
 from lineage.attention import Alibi as Alibi
 from lineage.attention import Attention as Attention
@@ -122,6 +122,14 @@ class Block(Component):
         if (self.norm_input or self.stream_first) and not self.parallel:
             raise contradiction("norm_input and stream_first are of parallel branches", "norm_input", "parallel")
         check_tables(self)
+
+
+def each(change: Callable[..., Block], blocks: Iterable[Block], *more: Iterable[Hashable]) -> tuple[Block, ...]:
+    """Every layer as `change` makes it of the old one and of what `more` has for it; what is one object stays one."""
+    layers = list(zip(blocks, *more, strict=True))
+    keys = [(id(old), *given) for old, *given in layers]
+    made = {key: change(*layer) for key, layer in dict(zip(keys, layers, strict=True)).items()}
+    return tuple(made[key] for key in keys)
 
 
 class Transform(Component):

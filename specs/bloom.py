@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from lineage.components import Alibi, Attention, Block, Embed, LayerNorm, Model
+from lineage.components import Alibi, Attention, Block, Embed, LayerNorm, Model, each
 
 from .gpt2 import gpt2
 
@@ -30,7 +30,7 @@ def bloom(
         return Block(attention=attention, mlp=replace(old.mlp, normed=normed))
 
     embed = Embed(vocab=vocab, width=width, norm=LayerNorm(eps=eps))
-    return replace(base, embed=embed, blocks=tuple(map(block, base.blocks)))
+    return replace(base, embed=embed, blocks=each(block, base.blocks))
 
 
 TINY = {"vocab": 101, "width": 60, "layers": 3, "heads": 12}  # slopes that no binary number is

@@ -6,7 +6,7 @@ R+ norms each head's queries and keys by weights of its own.
 from dataclasses import replace
 from typing import Any
 
-from lineage.components import Attention, Block, LayerNorm, Model, Residual, Rotary
+from lineage.components import Attention, Block, LayerNorm, Model, Residual, Rotary, each
 
 from .llama import TINY as LLAMA
 from .llama import llama
@@ -43,7 +43,7 @@ def cohere(
         return Block(**both, parallel=True, norm_input=norm, stream_first=True)
 
     assert base.head is not None
-    return replace(base, blocks=tuple(map(block, base.blocks)), norm=norm, head=replace(base.head, scale=logit_scale))
+    return replace(base, blocks=each(block, base.blocks), norm=norm, head=replace(base.head, scale=logit_scale))
 
 
 TINY = LLAMA | {"tied": True}

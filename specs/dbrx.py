@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from lineage.components import Attention, Block, Experts, LayerNorm, Model
+from lineage.components import Attention, Block, Experts, LayerNorm, Model, each
 
 from .mixtral import TINY as MIXTRAL
 from .mixtral import mixtral
@@ -42,7 +42,7 @@ def dbrx(
             mlp=replace(old.mlp, norm_input=NORM, body=mlp),
         )
 
-    return replace(base, blocks=tuple(map(block, base.blocks)), norm=NORM)
+    return replace(base, blocks=each(block, base.blocks), norm=NORM)
 
 
 TINY = MIXTRAL | {"clip": 0.8, "theta": 500.0}

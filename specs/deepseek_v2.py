@@ -16,6 +16,7 @@ from lineage.components import (
     Router,
     Scaling,
     Yarn,
+    each,
 )
 
 from .llama import llama
@@ -81,7 +82,7 @@ def deepseek_v2(
     def block(old: Block) -> Block:
         return replace(old, attention=replace(old.attention, body=attention))
 
-    return with_experts(replace(base, blocks=tuple(map(block, base.blocks))), body, range(dense_first))
+    return with_experts(replace(base, blocks=each(block, base.blocks)), body, range(dense_first))
 
 
 TINY = {

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from lineage.components import Block, Experts, Groups, LatentAttention, Model
+from lineage.components import Block, Experts, Groups, LatentAttention, Model, each
 
 from .deepseek_v2 import TINY as TINY
 from .deepseek_v2 import deepseek_v2
@@ -46,7 +46,7 @@ def deepseek_v3(
             mlp = corrected(mlp, groups, open_groups, normalise)
         return replace(old, attention=replace(old.attention, body=attention), mlp=replace(old.mlp, body=mlp))
 
-    return replace(base, blocks=tuple(map(block, base.blocks)))
+    return replace(base, blocks=each(block, base.blocks))
 
 
 def corrected(old: Experts, groups: int, open_groups: int, normalise: bool) -> Experts:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from lineage.components import Alibi, Attention, Block, FeedForward, Model, Scaling, contradiction
+from lineage.components import Alibi, Attention, Block, FeedForward, Model, Scaling, contradiction, each
 
 from .gpt_neox import gpt_neox
 from .gptj import side_by_side
@@ -60,7 +60,7 @@ def falcon(
         new = replace(old, attention=replace(old.attention, body=attention), mlp=replace(old.mlp, body=mlp))
         return side_by_side(new) if parallel and norms == 1 else new
 
-    return replace(base, blocks=tuple(map(block, base.blocks)))
+    return replace(base, blocks=each(block, base.blocks))
 
 
 TINY = {"vocab": 101, "width": 48, "layers": 3, "heads": 6, "mlp_width": 40}

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from lineage.components import Attention, Block, Causal, Model, Residual, RMSNorm, layer_names
+from lineage.components import Attention, Block, Causal, Model, Residual, RMSNorm, each, layer_names
 
 from .gemma import TINY as GEMMA
 from .gemma import gemma
@@ -38,7 +38,7 @@ def gemma2(
         )
 
     assert base.head is not None
-    blocks = tuple(block(old, kind) for old, kind in zip(base.blocks, kinds, strict=True))
+    blocks = each(block, base.blocks, kinds)
     return replace(base, blocks=blocks, head=replace(base.head, softcap=logit_cap))
 
 

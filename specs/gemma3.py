@@ -6,7 +6,7 @@ Layers with a window turn by another theta.
 from dataclasses import replace
 from typing import Any
 
-from lineage.components import Attention, Block, Linear, Model, RMSNorm, Rotary, Scaling, layer_names
+from lineage.components import Attention, Block, Linear, Model, RMSNorm, Rotary, Scaling, each, layer_names
 
 from .gemma2 import TINY as GEMMA2
 from .gemma2 import gemma2
@@ -47,7 +47,7 @@ def gemma3(
         body = replace(body, query_norm=norm, key_norm=norm, rotary=body.rotary if kind == "full" else local)
         return replace(old, attention=replace(old.attention, body=body))
 
-    return replace(base, blocks=tuple(block(old, kind) for old, kind in zip(base.blocks, kinds, strict=True)))
+    return replace(base, blocks=each(block, base.blocks, kinds))
 
 
 TINY = GEMMA2 | {"score_cap": None, "logit_cap": None, "local_theta": 500.0, "period": 3}

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from lineage.components import Attention, Block, Model, Rotary
+from lineage.components import Attention, Block, Model, Rotary, each
 
 from .llama import TINY as LLAMA
 from .llama import llama
@@ -24,7 +24,7 @@ def glm(
         body = replace(body, rotary=replace(body.rotary, pairing="neighbours"))
         return replace(old, attention=replace(old.attention, body=body))
 
-    return replace(base, blocks=tuple(map(block, base.blocks)))
+    return replace(base, blocks=each(block, base.blocks))
 
 
 TINY = LLAMA

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from lineage.components import Attention, Block, Experts, FeedForward, Model, RMSNorm, Router
+from lineage.components import Attention, Block, Experts, FeedForward, Model, RMSNorm, Router, each
 
 from .deepseek_v3 import corrected
 from .llama import TINY as LLAMA
@@ -63,7 +63,7 @@ def glm4_moe(
     router = Router(experts=experts, top_k=top_k, scale=scale)
     body = Experts(router=router, width=expert_width, activation=activation, shared=shared)
     body = corrected(body, groups, open_groups, normalise)
-    return with_experts(replace(base, blocks=tuple(map(block, base.blocks))), body, range(dense_first))
+    return with_experts(replace(base, blocks=each(block, base.blocks)), body, range(dense_first))
 
 
 TINY = LLAMA | {

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from lineage.components import Attention, Block, LayerNorm, Model, Residual, head_width
+from lineage.components import Attention, Block, LayerNorm, Model, Residual, each, head_width
 
 from .gpt import gpt
 
@@ -39,7 +39,7 @@ def gpt2(
             attention = replace(attention, scale=scale / divisor)
         return Block(attention=Residual(body=attention, norm_input=norm), mlp=Residual(body=mlp, norm_input=norm))
 
-    return replace(base, blocks=tuple(block(old, i) for i, old in enumerate(base.blocks)), norm=norm)
+    return replace(base, blocks=each(block, base.blocks, range(layers) if scaled_by_layer else [0] * layers), norm=norm)
 
 
 TINY = {"vocab": 101, "context": 160, "width": 24, "layers": 3, "heads": 3}

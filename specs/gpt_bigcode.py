@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from lineage.components import Attention, Block, Model
+from lineage.components import Attention, Block, Model, each
 
 from .gpt2 import TINY as TINY
 from .gpt2 import gpt2
@@ -21,7 +21,7 @@ def gpt_bigcode(*, activation: str = "gelu_tanh", multi_query: bool = True, **ar
         body = replace(body, kv_heads=1 if multi_query else body.heads)
         return replace(old, attention=replace(old.attention, body=body))
 
-    return replace(base, blocks=tuple(map(block, base.blocks)))
+    return replace(base, blocks=each(block, base.blocks))
 
 
 STARCODER = {"vocab": 49152, "context": 8192}

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from lineage.components import Attention, Block, Causal, Model
+from lineage.components import Attention, Block, Causal, Model, each
 
 from .gpt2 import gpt2
 
@@ -38,7 +38,7 @@ def gpt_neo(
         return replace(old, attention=replace(old.attention, body=body))
 
     kinds = [pattern[i % len(pattern)] for i in range(layers)]
-    return replace(base, blocks=tuple(map(block, base.blocks, kinds)))
+    return replace(base, blocks=each(block, base.blocks, kinds))
 
 
 TINY = {"vocab": 101, "context": 160, "width": 24, "layers": 4, "heads": 3, "window": 7}

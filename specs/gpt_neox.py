@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from lineage.components import Attention, Block, Embed, Head, LayerNorm, Model, Rotary, Scaling
+from lineage.components import Attention, Block, Embed, Head, LayerNorm, Model, Rotary, Scaling, each
 
 from .gpt2 import gpt2
 
@@ -40,7 +40,7 @@ def gpt_neox(
 
     return Model(
         embed=Embed(vocab=vocab, width=width),
-        blocks=tuple(map(block, base.blocks)),
+        blocks=each(block, base.blocks),
         norm=LayerNorm(eps=eps),
         head=Head(vocab=vocab, tied=tied),
     )

@@ -3,7 +3,19 @@
 from dataclasses import replace
 from typing import Any
 
-from lineage.components import Attention, Block, Causal, Clamp, Experts, Model, RMSNorm, Scaling, Yarn, layer_names
+from lineage.components import (
+    Attention,
+    Block,
+    Causal,
+    Clamp,
+    Experts,
+    Model,
+    RMSNorm,
+    Scaling,
+    Yarn,
+    each,
+    layer_names,
+)
 
 from .mixtral import TINY as MIXTRAL
 from .mixtral import mixtral
@@ -54,7 +66,7 @@ def gpt_oss(
         )
 
     kinds = layer_names(pattern, usual, ("window", "full"))
-    blocks = tuple(block(old, kind) for old, kind in zip(base.blocks, kinds, strict=True))
+    blocks = each(block, base.blocks, kinds)
     return replace(base, blocks=blocks, norm=norm)
 
 

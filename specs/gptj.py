@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from lineage.components import Attention, Block, Embed, Head, Model, Rotary
+from lineage.components import Attention, Block, Embed, Head, Model, Rotary, each
 
 from .gpt2 import gpt2
 
@@ -37,7 +37,7 @@ def gptj(
         return side_by_side(replace(old, attention=replace(old.attention, body=body)))
 
     head = Head(vocab=vocab, tied=tied, bias=True)
-    return replace(base, embed=Embed(vocab=vocab, width=width), blocks=tuple(map(block, base.blocks)), head=head)
+    return replace(base, embed=Embed(vocab=vocab, width=width), blocks=each(block, base.blocks), head=head)
 
 
 def side_by_side(old: Block) -> Block:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from lineage.components import Attention, Block, Model
+from lineage.components import Attention, Block, Model, each
 
 from .llama import TINY as LLAMA
 from .llama import llama
@@ -32,7 +32,7 @@ def granite(
     assert base.head is not None
     embed = replace(base.embed, scale=embed_scale, rounded=False)
     head = replace(base.head, scale=1.0 / logit_divisor)
-    return replace(base, embed=embed, blocks=tuple(map(block, base.blocks)), head=head)
+    return replace(base, embed=embed, blocks=each(block, base.blocks), head=head)
 
 
 TINY = LLAMA | {"embed_scale": 3.0, "score_scale": 0.2, "branch_scale": 0.3, "logit_divisor": 3.0}

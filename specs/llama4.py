@@ -16,6 +16,7 @@ from lineage.components import (
     Rotary,
     Router,
     Temperature,
+    each,
     layer_names,
 )
 
@@ -72,13 +73,12 @@ def llama4(
     if chunk:
         masks["chunk"] = Chunked(length=chunk)
     norm = RMSNorm(eps=eps, weight=False) if head_norms else None
-
     hot = Temperature(scale=heat, length=heat_length) if tempered else None
     router = Router(experts=experts, top_k=top_k, score="none", normalise="sigmoid", rounded=True)
     shared = FeedForward(width=expert_width, activation=activation, bias=False, gated=True)
     body = Experts(router=router, width=expert_width, activation=activation, shared=shared, early=True)
     chosen = range(sparse_step - 1, layers, sparse_step) if sparse is None else sparse
-    blocks = tuple(attending(old, places[i], masks[kinds[i]], norm, hot) for i, old in enumerate(base.blocks))
+    blocks = each(lambda old, place, kind: attending(old, place, masks[kind], norm, hot), base.blocks, places, kinds)
     return with_experts(replace(base, blocks=blocks), body, set(range(layers)) - set(chosen))
 
 

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
-from lineage.components import Experts, Model, Router
+from lineage.components import Block, Experts, Model, Router, each
 
 from .llama import TINY as LLAMA
 from .llama import llama
@@ -34,8 +34,11 @@ def mixtral(
 
 def with_experts(base: Model, body: Experts, dense: Collection[int] = ()) -> Model:
     """The same model with experts for feed-forward networks, but for the layers `dense`."""
-    blocks = [old if i in dense else replace(old, mlp=replace(old.mlp, body=body)) for i, old in enumerate(base.blocks)]
-    return replace(base, blocks=tuple(blocks))
+
+    def block(old: Block, plain: bool) -> Block:
+        return old if plain else replace(old, mlp=replace(old.mlp, body=body))
+
+    return replace(base, blocks=each(block, base.blocks, [i in dense for i in range(len(base.blocks))]))
 
 
 TINY = LLAMA | {"experts": 4, "top_k": 2}

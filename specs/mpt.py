@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from lineage.components import Alibi, Attention, Block, Embed, FeedForward, LayerNorm, Model, Residual
+from lineage.components import Alibi, Attention, Block, Embed, FeedForward, LayerNorm, Model, Residual, each
 
 from .gpt2 import gpt2
 
@@ -35,7 +35,7 @@ def mpt(
         first, second = (Residual(body=body, norm_input=norm) for body in bodies)
         return Block(attention=first, mlp=second)
 
-    return replace(base, embed=Embed(vocab=vocab, width=width), blocks=tuple(map(block, base.blocks)), norm=norm)
+    return replace(base, embed=Embed(vocab=vocab, width=width), blocks=each(block, base.blocks), norm=norm)
 
 
 TINY = {"vocab": 101, "width": 60, "layers": 3, "heads": 12}

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from lineage.components import Attention, Block, LayerNorm, Model, Rotary
+from lineage.components import Attention, Block, LayerNorm, Model, Rotary, each
 
 from .llama import TINY as LLAMA
 from .llama import llama
@@ -24,7 +24,7 @@ def olmo(*, eps: float = 1e-5, clip: float | None = None, **arguments: Any) -> M
         attention = replace(old.attention, body=body, norm_input=norm)
         return replace(old, attention=attention, mlp=replace(old.mlp, norm_input=norm))
 
-    return replace(base, blocks=tuple(map(block, base.blocks)), norm=norm)
+    return replace(base, blocks=each(block, base.blocks), norm=norm)
 
 
 TINY = LLAMA | {"clip": 0.8}

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from lineage.components import Attention, Block, Model, Residual, RMSNorm
+from lineage.components import Attention, Block, Model, Residual, RMSNorm, each
 
 from .llama import TINY as TINY
 from .olmo import olmo
@@ -21,7 +21,7 @@ def olmo2(*, eps: float = 1e-5, **arguments: Any) -> Model:
         body = replace(body, query_norm=norm, key_norm=norm, joined=True)
         return Block(attention=Residual(body=body, norm_branch=norm), mlp=Residual(body=old.mlp.body, norm_branch=norm))
 
-    return replace(base, blocks=tuple(map(block, base.blocks)), norm=norm)
+    return replace(base, blocks=each(block, base.blocks), norm=norm)
 
 
 SIZE = {"vocab": 100352, "eps": 1e-6, "theta": 500000.0}

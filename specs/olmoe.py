@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from lineage.components import Attention, Block, Experts, Model, RMSNorm
+from lineage.components import Attention, Block, Experts, Model, RMSNorm, each
 
 from .mixtral import TINY as MIXTRAL
 from .mixtral import mixtral
@@ -44,7 +44,7 @@ def olmoe(
         mlp = replace(mlp, router=replace(mlp.router, rounded=True))
         return replace(old, attention=replace(old.attention, body=attention), mlp=replace(old.mlp, body=mlp))
 
-    return replace(base, blocks=tuple(map(block, base.blocks)))
+    return replace(base, blocks=each(block, base.blocks))
 
 
 TINY = MIXTRAL | {"clip": 1.0}

@@ -14,6 +14,7 @@ from lineage.components import (
     Projection,
     Residual,
     SkipMasked,
+    each,
 )
 
 from .gpt2 import gpt2
@@ -68,7 +69,7 @@ def opt(
             projection=table,
             early=table is not None,
         ),
-        blocks=tuple(map(block, base.blocks)),
+        blocks=each(block, base.blocks),
         norm=None if bare else before,
         head=Head(vocab=vocab, tied=tied, projection=narrow),
     )

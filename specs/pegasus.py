@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from lineage.components import Block, Model, Residual
+from lineage.components import Block, Model, Residual, each
 
 from .transformer import transformer
 
@@ -23,7 +23,7 @@ def norms_first(model: Model) -> Model:
 
     encoder = norms_first(model.encoder) if model.encoder else None
     last = model.blocks[0].mlp.norm_sum
-    return replace(model, encoder=encoder, blocks=tuple(map(block, model.blocks)), norm=last)
+    return replace(model, encoder=encoder, blocks=each(block, model.blocks), norm=last)
 
 
 def pegasus(

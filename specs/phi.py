@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from lineage.components import Attention, Block, LayerNorm, Model, Rotary, Scaling, head_width
+from lineage.components import Attention, Block, LayerNorm, Model, Rotary, Scaling, each, head_width
 
 from .gptj import gptj
 
@@ -43,7 +43,7 @@ def phi(
         )
         return replace(old, attention=replace(old.attention, body=body))
 
-    return replace(base, embed=replace(base.embed, padding=padding), blocks=tuple(map(block, base.blocks)))
+    return replace(base, embed=replace(base.embed, padding=padding), blocks=each(block, base.blocks))
 
 
 TINY = {"vocab": 101, "width": 48, "layers": 3, "heads": 6, "mlp_width": 40}

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from lineage.components import Block, Experts, LayerNorm, Model
+from lineage.components import Block, Experts, LayerNorm, Model, each
 
 from .mixtral import TINY as MIXTRAL
 from .mixtral import mixtral
@@ -39,7 +39,7 @@ def phimoe(
 
     assert base.head is not None
     head = replace(base.head, bias=head_bias)
-    return replace(base, blocks=tuple(map(block, base.blocks)), norm=norm, head=head)
+    return replace(base, blocks=each(block, base.blocks), norm=norm, head=head)
 
 
 TINY = MIXTRAL | {"experts": 6, "top_k": 2, "jitter": 0.2}

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from lineage.components import Attention, Block, Model, RMSNorm
+from lineage.components import Attention, Block, Model, RMSNorm, each
 
 from .llama import TINY as TINY
 from .llama import llama
@@ -20,7 +20,7 @@ def qwen3(*, eps: float = 1e-6, **arguments: Any) -> Model:
         assert isinstance(body, Attention)
         return replace(old, attention=replace(old.attention, body=replace(body, query_norm=norm, key_norm=norm)))
 
-    return replace(base, blocks=tuple(map(block, base.blocks)))
+    return replace(base, blocks=each(block, base.blocks))
 
 
 SIZE = {"vocab": 151936, "kv_heads": 8, "head_size": 128, "theta": 1e6}

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from lineage.components import Attention, Block, Causal, Model, layer_names
+from lineage.components import Attention, Block, Causal, Model, each, layer_names
 
 from .llama import TINY as LLAMA
 from .llama import llama
@@ -42,7 +42,7 @@ def smollm3(
         body = replace(body, mask=mask, rotary=body.rotary if place == "rotary" else None)
         return replace(old, attention=replace(old.attention, body=body))
 
-    return replace(base, blocks=tuple(map(block, base.blocks, places, kinds)))
+    return replace(base, blocks=each(block, base.blocks, places, kinds))
 
 
 TINY = LLAMA | {"layers": 4, "period": 2}

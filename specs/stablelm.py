@@ -6,7 +6,7 @@ The 12b form is parallel, and norms each head's queries and keys by weights of i
 from dataclasses import replace
 from typing import Any
 
-from lineage.components import Attention, Block, LayerNorm, Model, Residual
+from lineage.components import Attention, Block, LayerNorm, Model, Residual, each
 
 from .llama import llama
 
@@ -42,7 +42,7 @@ def stablelm(
             stream_first=parallel,
         )
 
-    return replace(base, blocks=tuple(map(block, base.blocks)), norm=norm)
+    return replace(base, blocks=each(block, base.blocks), norm=norm)
 
 
 TINY = {"vocab": 101, "width": 48, "layers": 3, "heads": 6, "kv_heads": 2, "mlp_width": 40, "padding": 3}

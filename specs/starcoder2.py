@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from lineage.components import Block, FeedForward, LayerNorm, Model
+from lineage.components import Block, FeedForward, LayerNorm, Model, each
 
 from .llama import TINY as LLAMA
 from .llama import llama
@@ -32,7 +32,7 @@ def starcoder2(
         mlp = replace(old.mlp, body=replace(body, gated=False), norm_input=norm)
         return replace(old, attention=replace(old.attention, norm_input=norm), mlp=mlp)
 
-    return replace(base, blocks=tuple(map(block, base.blocks)), norm=norm)
+    return replace(base, blocks=each(block, base.blocks), norm=norm)
 
 
 TINY = LLAMA | {"activation": "gelu_tanh", "window": 7}

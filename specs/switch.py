@@ -1,10 +1,9 @@
 """Switch Transformer (Fedus et al., 2021): T5 with a mixture of experts in some layers, one expert for each token."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from lineage.components import Block, Experts, Model, Residual, Router
+from lineage.components import Block, Experts, Model, Residual, Router, each
 
 from .t5 import t5
 
@@ -36,15 +35,11 @@ def switch(
     router = Router(experts=experts, top_k=1, capacity=capacity, **exact)
     mixture = Experts(router=router, width=mlp_width, activation=activation, gated=False)
 
-    def sparse(apart: int) -> Callable[[int, Block], Block]:
-        def made(place: int, block: Block) -> Block:
-            chosen = apart == 1 or place % apart == 1
-            return replace(block, mlp=Residual(body=mixture, norm_input=block.mlp.norm_input)) if chosen else block
-
-        return made
+    def block(old: Block, sparse: bool) -> Block:
+        return replace(old, mlp=Residual(body=mixture, norm_input=old.mlp.norm_input)) if sparse else old
 
     def stack(blocks: tuple[Block, ...], apart: int) -> tuple[Block, ...]:
-        return tuple(map(sparse(apart), range(len(blocks)), blocks))
+        return each(block, blocks, [apart == 1 or place % apart == 1 for place in range(len(blocks))])
 
     assert model.encoder
     encoder = replace(model.encoder, blocks=stack(model.encoder.blocks, step))
