@@ -6,14 +6,14 @@ left are sizes.
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from functools import cache, cached_property
 from typing import Any
 
 from lineage import count
 from lineage.components import Attention, Bidirectional, Component, Model
-from lineage.edits import Edit, alike, applied, relative, script
+from lineage.edits import Edit, alike, applied, between, lay_open, relative
 from lineage.words import biases, heads, joined, layers_text, number, rotary, words
 
 ORDER = ("encoder", "mask", "norm placement", "embedding norm", "final norm", "norm", "positions", "attention", "mlp",
@@ -72,8 +72,7 @@ class Row:
 
     @property
     def numeric(self) -> bool:
-        """Whether only numbers are other ones: an eps, a theta."""
-        return bool(self.edits) and all(type(edit.before) is type(edit.after) is float for edit in self.edits)
+        return numeric(self.edits)
 
 
 @dataclass(frozen=True)
@@ -124,21 +123,54 @@ def diff(before: Model | str, after: Model | str) -> Diff:
     return compare(found[0][1], found[1][1], (found[0][0], found[1][0]))
 
 
-def compare(before: Model, after: Model, names: tuple[str, str] = ("before", "after")) -> Diff:
+class Side:
+    """An architecture to be compared with several others: what hangs on it alone is found once."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+
+    @cached_property
+    def tree(self) -> Any:
+        return lay_open(self.model)
+
+    @cached_property
+    def aspects(self) -> dict[str, str]:
+        return aspects(self.model)
+
+
+def compare(before: Model | Side, after: Model | Side, names: tuple[str, str] = ("before", "after")) -> Diff:
     """What changed between two architectures."""
-    edits, one, other = script(before, after), aspects(before), aspects(after)
+    first, second = (one if isinstance(one, Side) else Side(one) for one in (before, after))
+    edits, one, other, before, after = (
+        between(first.tree, second.tree), first.aspects, second.aspects, first.model, second.model,
+    )  # fmt: skip
+    decided = choices(edits)
+    design = [
+        _row(n, e, one.get(n) or _absent(n, before), other.get(n) or _absent(n, after)) for n, e in decided.items()
+    ]
+    same = [Row(name, "same", one[name], other[name]) for name in one if name in other and name not in decided]
+    told, kept = (tuple(sorted(rows, key=_rank)) for rows in (design, same))
+    return Diff(before, after, names, edits, told, kept, sizes(edits))
+
+
+def choices(edits: Iterable[Edit]) -> dict[str, list[Edit]]:
+    """The aspects in which something is decided otherwise, each with all of its edits."""
     grouped: dict[str, list[Edit]] = {}
     for edit in edits:
         grouped.setdefault(aspect(edit), []).append(edit)
-    chosen = {name: found for name, found in grouped.items() if any(edit.decided for edit in found)}
-    design = [
-        _row(n, e, one.get(n) or _absent(n, before), other.get(n) or _absent(n, after)) for n, e in chosen.items()
-    ]
-    same = [Row(name, "same", one[name], other[name]) for name in one if name in other and name not in chosen]
-    told = {"heads"} & set(chosen)  # whose words hold the numbers
+    return {name: found for name, found in grouped.items() if any(edit.decided for edit in found)}
+
+
+def numeric(edits: Sequence[Edit]) -> bool:
+    """Whether only numbers are other ones: an eps, a theta."""
+    return bool(edits) and all(type(edit.before) is type(edit.after) is float for edit in edits)
+
+
+def sizes(edits: Sequence[Edit]) -> dict[str, tuple[int, int]]:
+    """The dimensions that differ, but for those that the words of an aspect hold."""
+    told = {"heads"} & set(choices(edits))
     sized = [edit for edit in edits if edit.state == "size" and aspect(edit) not in told]
-    sizes = {size_name(edit): (edit.before, edit.after) for edit in sized}
-    return Diff(before, after, names, edits, tuple(sorted(design, key=_rank)), tuple(sorted(same, key=_rank)), sizes)
+    return {size_name(edit): (edit.before, edit.after) for edit in sized}
 
 
 def _absent(name: str, model: Model) -> str:
@@ -228,7 +260,7 @@ def _told(part: Component, path: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     text = TOLD.get(".".join(path), TOLD.get(last, words(part)))
     yield from [(name, text)] if text and name != "(structure)" else ()
     opened, values = name in ("(structure)", "attention"), vars(part)
-    for f in fields(part) if not isinstance(part, Model) else ():  # type: ignore[arg-type]  # an encoder is told apart
+    for f in part.declared if not isinstance(part, Model) else ():  # an encoder is told apart
         value, below = values[f.name], (*path, f.name)
         own = _aspect(below, isinstance(value, Component))
         if own == "biases" and isinstance(value, bool):

@@ -6,7 +6,7 @@ another field is written relative to it (`relative`), so that twice the heads wi
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import groupby
 from typing import Any
@@ -65,7 +65,12 @@ class Edit:
 
 def script(before: Model, after: Model) -> tuple[Edit, ...]:
     """What turns `before` into `after`: ``applied(script(a, b), a) == b``."""
-    return tuple(sorted(_compare(lay_open(before), lay_open(after), ()), key=Edit.rank))
+    return between(lay_open(before), lay_open(after))
+
+
+def between(before: Any, after: Any) -> tuple[Edit, ...]:
+    """The script between two specs that are laid open."""
+    return tuple(sorted(_compare(before, after, ()), key=Edit.rank))
 
 
 def applied(edits: tuple[Edit, ...] | list[Edit], model: Model) -> Model:
@@ -96,7 +101,7 @@ def _at(tree: Any, path: Path, change: Callable[[Any], Any]) -> Any:
 def lay_open(value: Any) -> Any:
     """A spec as a tree of dictionaries and lists; equal parts of a tuple are one object."""
     if isinstance(value, Component):
-        body = {f.name: lay_open(getattr(value, f.name)) for f in fields(value)}  # type: ignore[arg-type]
+        body = {f.name: lay_open(getattr(value, f.name)) for f in value.declared}
         return relative({"component": type(value).__name__} | body, True)
     if isinstance(value, tuple):
         kinds = alike(value)
@@ -161,7 +166,7 @@ def _compare(a: Any, b: Any, path: Path, owner: str = "") -> Iterator[Edit]:
 
 def _state(a: Any, b: Any, owner: str, name: str) -> str:
     if type(a) is type(b) is int and (name != "kv_heads" or 1 not in (a, b)):  # one key for all is a design of its own
-        roles = {f.name: f.metadata["role"] for f in fields(Component.kinds[owner])}  # type: ignore[arg-type]
+        roles = {f.name: f.metadata["role"] for f in Component.kinds[owner].declared}
         return "size" if roles[name] == "size" else "changed"
     if all(value is None or value == ROOT for value in (a, b)):
         return "same"

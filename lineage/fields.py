@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, ClassVar, Union, dataclass_transform, get_args, get_origin, get_type_hints
@@ -38,9 +38,11 @@ class Component:
     """The base of the vocabulary. Its subclasses are final, frozen dataclasses, known by their class name."""
 
     kinds: ClassVar[dict[str, type["Component"]]] = {}
+    declared: ClassVar[tuple[Field[Any], ...]]
 
     def __init_subclass__(cls) -> None:
         dataclass(frozen=True, kw_only=True)(cls)
+        cls.declared = fields(cls)  # type: ignore[arg-type]
         Component.kinds[cls.__name__] = cls
 
     def __post_init__(self) -> None:
@@ -78,7 +80,7 @@ class Component:
 def _slots(kind: Any) -> tuple[tuple[str, Any, frozenset[Any], int | None], ...]:
     """Of each field: its name, its annotation, the types whose every value fits, the least value of a size."""
     hints, least = get_type_hints(kind), {"size": 1}
-    roles = {f.name: f.metadata.get("role") for f in fields(kind)}
+    roles = {f.name: f.metadata.get("role") for f in kind.declared}
     return tuple((name, hints[name], _exactly(hints[name]), least.get(str(role))) for name, role in roles.items())
 
 
@@ -99,7 +101,9 @@ def fits(value: Any, hint: Any) -> bool:
     if get_origin(hint) in (Union, UnionType):
         return any(fits(value, kind) for kind in get_args(hint))
     if get_origin(hint) is tuple:
-        return type(value) is tuple and all(fits(part, get_args(hint)[0]) for part in value)
+        if type(value) is not tuple:
+            return False
+        return all(fits(part, get_args(hint)[0]) for part in {id(part): part for part in value}.values())
     if isinstance(hint, type) and issubclass(hint, Component):
         ours = type(value).__module__.partition(".")[0] == __name__.partition(".")[0]
         return isinstance(value, hint) or (isinstance(value, Component) and not ours)

@@ -6,7 +6,7 @@ the component in the spec, the module at run time, and the prefix of its tensors
 
 import math
 from collections.abc import Iterator
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass
 from itertools import groupby
 from typing import Any
 
@@ -27,7 +27,7 @@ class Node:
 
 def children(component: Component) -> Iterator[tuple[str, Component]]:
     """The direct parts of a component, by field name; parts of a tuple as ``name.index``."""
-    for f in fields(component):  # type: ignore[arg-type]
+    for f in component.declared:
         value = getattr(component, f.name)
         if isinstance(value, Component):
             yield f.name, value
@@ -61,7 +61,7 @@ def parameters(model: Component) -> int:
 def to_json(value: Any) -> Any:
     """The canonical form: every field is written, equal neighbours of a tuple are folded into {"repeat", "of"}."""
     if isinstance(value, Component):
-        body = {f.name: to_json(getattr(value, f.name)) for f in fields(value)}  # type: ignore[arg-type]
+        body = {f.name: to_json(getattr(value, f.name)) for f in value.declared}
         return {"component": type(value).__name__} | body
     if isinstance(value, tuple):
         return [_fold(part, len(list(run))) for part, run in groupby(value)]
@@ -87,7 +87,7 @@ def from_json(data: Any) -> Any:
             f"spec: unknown component {data.get('component')!r}", hint="was it written by a newer version?"
         )
     values = {name: from_json(value) for name, value in data.items() if name != "component"}
-    known = {f.name: f.default is MISSING and f.default_factory is MISSING for f in fields(kind)}  # type: ignore[arg-type]
+    known = {f.name: f.default is MISSING and f.default_factory is MISSING for f in kind.declared}
     if odd := (values.keys() - known) | {name for name, needed in known.items() if needed and name not in values}:
         raise FileDamaged(f"spec: {kind.__name__} has not exactly the fields it should: {', '.join(sorted(odd))}")
     try:

@@ -1,6 +1,7 @@
 """Lines of descent: the family tree, a model's place on it, and the way from one design to another in single steps."""
 
 import math
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -9,8 +10,8 @@ from typing import Any
 from lineage import catalog, count, graph
 from lineage.components import Model
 from lineage.describe import of_type
-from lineage.design import Diff, compare, size_name
-from lineage.edits import Edit, applied
+from lineage.design import Diff, Side, choices, compare, numeric, size_name, sizes
+from lineage.edits import Edit, applied, between
 from lineage.errors import ArchitectureError, LineageError
 
 
@@ -33,7 +34,7 @@ def tree(of: str | None = None) -> list[Branch]:
     if of and of not in catalog.families():
         raise catalog.unknown(of, catalog.families())
     families = sorted(catalog.families().values(), key=lambda one: (one.year, one.name))
-    models = {family.name: family.function() for family in families}
+    models = {family.name: Side(family.function()) for family in families}
     found: dict[str, Branch] = {}
     for one in families:
         changes = _changes(models[str(one.parent)], models[one.name]) if one.parent in models else ()
@@ -43,7 +44,7 @@ def tree(of: str | None = None) -> list[Branch]:
             found.setdefault(one.parent, Branch(one.parent)).children.append(found[one.name])
     for kind, usual in sorted(types().items()):
         family = catalog.dialects()[kind].spec
-        found[family].children.append(Branch(kind, changes=_changes(models[family], usual) if usual else ()))
+        found[family].children.append(Branch(kind, changes=_changes(models[family], Side(usual)) if usual else ()))
     roots = [branch for name, branch in found.items() if name not in models or not catalog.families()[name].parent]
     return [found[of]] if of else roots
 
@@ -57,8 +58,8 @@ def types() -> dict[str, Model | None]:
     return found
 
 
-def _changes(before: Model, after: Model) -> tuple[str, ...]:
-    return tuple(row.label for row in compare(before, after).design) if after != before else ()
+def _changes(before: Side, after: Side) -> tuple[str, ...]:
+    return tuple(row.label for row in compare(before, after).design) if after.model != before.model else ()
 
 
 def nearest(model: Model, family: str | None = None, few: int = 5) -> list[Diff]:
@@ -66,22 +67,26 @@ def nearest(model: Model, family: str | None = None, few: int = 5) -> list[Diff]
     known = {name: (found.name, catalog.spec(name)) for name, (found, _) in catalog.published().items()}
     others = {kind: (catalog.dialects()[kind].spec, usual) for kind, usual in types().items() if usual}
     known = others | known
-    diffs = [(kin != family, compare(other, model, (name, "it"))) for name, (kin, other) in known.items()]
-    return [diff for _, diff in sorted(diffs, key=lambda one: (distance(one[1]), one[0]))[:few]]
+    sides, it = {name: Side(other) for name, (_, other) in known.items()}, Side(model)
+    far = {name: (distance(between(one.tree, it.tree)), known[name][0] != family) for name, one in sides.items()}
+    return [compare(sides[name], it, (name, "it")) for name in sorted(far, key=far.__getitem__)[:few]]
 
 
 def relatives(name: str, family: str, near: list[Diff]) -> dict[str, Any]:
     """A model's place on the tree as JSON."""
     changes = [(one, [row.label for row in one.design]) for one in near]
-    told = [{"name": d.names[0], "distance": distance(d), "changes": what, "sizes": d.sizes} for d, what in changes]
+    told = [
+        {"name": d.names[0], "distance": distance(d.script), "changes": what, "sizes": d.sizes} for d, what in changes
+    ]
     return {"schema": "lineage.tree/1", "name": name, "family": family, "nearest": told}
 
 
-def distance(diff: Diff) -> tuple[int, int, float]:
+def distance(script: Sequence[Edit]) -> tuple[int, int, float]:
     """How far two designs are apart: aspects that differ, aspects in which only numbers do, and ratios of sizes."""
-    ratios = sum(abs(math.log(after / before)) for before, after in diff.sizes.values())
-    numeric = sum(row.numeric for row in diff.design)
-    return len(diff.design) - numeric, numeric, ratios
+    ratios = sum(abs(math.log(after / before)) for before, after in sizes(script).values())
+    found = choices(script).values()
+    alone = sum(map(numeric, found))
+    return len(found) - alone, alone, ratios
 
 
 @dataclass(frozen=True)
@@ -101,12 +106,12 @@ def path(diff: Diff) -> list[Step]:
     The order is that of the design's rows; an aspect that cannot be yet waits for another. What can only go together
     goes together.
     """
-    sizes = [edit for edit in diff.script if not edit.decided]
-    told = ", ".join(dict.fromkeys(f"{size_name(e)} {e.before:,} → {e.after:,}" for e in sizes if e.state == "size"))
-    waiting = {f"sizes: {told}": sizes}
-    if any(isinstance(step, tuple) for edit in diff.script for step in edit.path) and not _applied(diff.before, sizes):
-        depth = [edit for edit in sizes if edit.phase == "length"]  # at least: layers are told by their place in it
-        waiting = {"layers": depth, f"sizes: {told}": [edit for edit in sizes if edit not in depth]}
+    first = [edit for edit in diff.script if not edit.decided]
+    told = ", ".join(dict.fromkeys(f"{size_name(e)} {e.before:,} → {e.after:,}" for e in first if e.state == "size"))
+    waiting = {f"sizes: {told}": first}
+    if any(isinstance(step, tuple) for edit in diff.script for step in edit.path) and not _applied(diff.before, first):
+        depth = [edit for edit in first if edit.phase == "length"]  # at least: layers are told by their place in it
+        waiting = {"layers": depth, f"sizes: {told}": [edit for edit in first if edit not in depth]}
     for row in diff.design:
         waiting[f"{row.aspect}: {row.before} → {row.after}"] = [edit for edit in row.edits if edit.decided]
     steps = [Step("", diff.before)]

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import MISSING, fields
+from dataclasses import MISSING
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
@@ -38,15 +38,17 @@ def words(part: Any) -> str:
     """What a component is; of a kind that has no phrase of its own, its name and what is not at its default."""
     if not isinstance(part, c.Component):
         return number(part)
+    if type(part) in PHRASES:
+        return PHRASES[type(part)](part)
     kind = type(part).__name__
     name = kind if kind.endswith("Norm") else re.sub(r"(?<=[a-z])(?=[A-Z])", " ", kind).lower()
-    return PHRASES[type(part)](part) if type(part) in PHRASES else joined([name, *facts(part)])
+    return joined([name, *facts(part)])
 
 
 def facts(part: c.Component, *but: str) -> list[str]:
     """The fields of a component that are not at their defaults, as words; `but` these."""
     told = []
-    for f in fields(part):  # type: ignore[arg-type]
+    for f in part.declared:
         value, label = getattr(part, f.name), f.name.replace("_", " ")
         usual = f.default if f.default_factory is MISSING else f.default_factory()
         if f.name in but or value is None or value == usual:

@@ -93,8 +93,8 @@ def test_parent_that_is_not_described_is_named(monkeypatch: pytest.MonkeyPatch) 
 def test_nearest_relatives() -> None:
     found = lines.nearest(lineage.spec("llama-3-8b", layers=16), "llama")
     assert found[0].names[0] == "llama-3-8b"
-    assert lines.distance(found[0])[:2] == (0, 0)
-    distances = [lines.distance(diff) for diff in found]
+    assert lines.distance(found[0].script)[:2] == (0, 0)
+    distances = [lines.distance(diff.script) for diff in found]
     assert distances == sorted(distances)
     itself = lines.nearest(lineage.spec("gpt2-large"), "gpt2")[0]
     assert (itself.names[0], itself.script) == ("gpt2-large", ())

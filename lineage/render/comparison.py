@@ -124,7 +124,8 @@ def near(name: str, family: str, found: Iterable[Diff]) -> list[str]:
     """A model's place on the tree: its family, and its nearest relatives."""
     lines = [f"{name}   of the family {family}", "", "nearest in design, then in size"]
     for diff in found:
-        far = joined(f"{n} {what}" for n, what in zip(distance(diff), ("in design", "in numbers"), strict=False) if n)
+        counted = zip(distance(diff.script), ("in design", "in numbers"), strict=False)
+        far = joined(f"{n} {what}" for n, what in counted if n)
         sizes = f"sizes: {', '.join(diff.sizes)}" if diff.sizes else "identical"
         lines += columns((diff.names[0], far, "; ".join(row.label for row in diff.design) or sizes), (20, 14, 44))
     return lines
