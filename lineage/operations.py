@@ -26,7 +26,7 @@ else:
     Array = Any
 Shapes = tuple[Shape, ...]
 
-PROOF_SIZE = 1 << 22  # elements on which a bijection is proved; larger shapes are first divided by a common factor
+PROOF_SIZE = 1 << 17  # elements on which a bijection is proved; larger shapes are first divided by common factors
 
 
 class Operation(ABC):
@@ -260,7 +260,7 @@ def prove(operations: Operations, after: Shapes) -> bool:
 
     Run on unique ids: every id must arrive once, in the shapes the model wants, and return to where it was.
     """
-    shapes = _reduced(after, math.lcm(*(operation.grain for operation in operations)) or 1)
+    shapes = reduced(after, math.lcm(*(operation.grain for operation in operations)) or 1)
     try:
         return _carries(operations, shapes)
     except (ValueError, IndexError, ZeroDivisionError):  # numpy's way to say that a shape does not fit
@@ -280,15 +280,19 @@ def _carries(operations: Operations, shapes: Shapes) -> bool:
     return bool(np.array_equal(arrived, np.arange(starts[-1]))) and all(map(np.array_equal, ids, back))
 
 
-def _reduced(shapes: Shapes, grain: int) -> Shapes:
-    """The same shapes, divided by the smallest common factor that brings them to a size quickly proved.
+def reduced(shapes: Shapes, grain: int, keep: int | None = None) -> Shapes:
+    """The same shapes, their longest axes divided by factors common to all, to a size on which a proof is quick.
 
-    grain: what the rows that are left must be a multiple of.
+    grain: what the rows that are left must be a multiple of. keep: an axis that stays as it is.
     """
-    common = math.gcd(*(n for shape in shapes for n in shape))
-    for factor in range(1, common + 1):
-        smaller = tuple(tuple(n // factor for n in shape) for shape in shapes)
-        whole = common % factor == 0 and all(shape[0] % grain == 0 for shape in smaller if shape)
-        if whole and sum(map(math.prod, smaller)) <= PROOF_SIZE:
-            return smaller
+    axes = range(len(shapes[0])) if len({len(shape) for shape in shapes}) == 1 else ()
+    for axis in sorted((a for a in axes if a != keep), key=lambda a: -shapes[0][a]):
+        common = math.gcd(*(shape[axis] for shape in shapes)) // (
+            1 if axis else math.gcd(grain, *(s[0] for s in shapes))
+        )
+        over = sum(map(math.prod, shapes)) / PROOF_SIZE
+        if over > 1:
+            factors = [n for n in range(1, common + 1) if common % n == 0]
+            factor = next((n for n in factors if n >= over), max(factors))
+            shapes = tuple((*s[:axis], s[axis] // factor, *s[axis + 1 :]) for s in shapes)
     return shapes

@@ -1,0 +1,195 @@
+"""A step of a plan as what is to be moved: long runs of elements that stay together, or tiles that are rearranged.
+
+Nothing here knows an operation. What an operation does is seen by running it on numbered pieces of real or smaller
+tensors, so that copying, tracing and the way back (`backward`) follow from the one definition in `operations`.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+
+from lineage.components import Shape
+from lineage.later import np
+from lineage.operations import PROOF_SIZE, Array, Operations, Shapes, apply, invert, reduced, stages
+
+LONG = 256  # elements in a run, on average, that make it worth moving by itself
+MOST = 1 << 21  # numbered pieces at a time: a few of these arrays stay within some tens of MB
+Region = tuple[slice, ...]
+
+
+@dataclass(frozen=True)
+class Free:
+    """An axis along which inputs and outputs may be cut alike: one place of a model's tensor, `block` of a file's."""
+
+    model: int
+    file: int
+    block: int
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A part of every input from which the same part of every output is made."""
+
+    inputs: tuple[Region, ...]
+    outputs: tuple[Region, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Lowered:
+    """The operations of a step for given shapes, in one direction.
+
+    after: the shapes on the model's side, whichever the direction. runs: an array [N, 5] of (input, start in it,
+    output, start in it, length), in elements, in the order of the outputs, each as long as can be; None if the
+    elements do not stay together in long ones: then `tiles` says how to go about it in little memory.
+    """
+
+    operations: Operations
+    after: Shapes
+    backward: bool
+    inputs: Shapes
+    outputs: Shapes
+    runs: Array | None
+    free: tuple[Free, ...]
+
+    def made(self, arrays: Sequence[Array]) -> list[Array]:
+        """The outputs of these inputs, whole ones or those of a tile."""
+        if self.backward:
+            return invert(self.operations, arrays)
+        cut = [axis for axis in self.free if arrays[0].shape[axis.file] != self.inputs[0][axis.file]]
+        after = self.after
+        for axis in cut:
+            after = _resized(after, axis.model, arrays[0].shape[axis.file] // axis.block)
+        return apply(self.operations, arrays, after)
+
+    def tiles(self, elements: int, axes: Sequence[int] = ()) -> Iterator[Tile]:
+        """Cover the step with tiles of at most so many elements, where its free axes allow it.
+
+        axes: of the inputs, those to cut before any other; else the outermost, then the longest.
+        """
+        sizes = {axis: self.after[0][axis.model] for axis in self.free}
+        extents, total = dict(sizes), sum(map(math.prod, self.after))
+
+        def rank(axis: Free) -> tuple[bool, int]:
+            first = (axis.file in axes) if axes else axis.model == axis.file == 0
+            return first, extents[axis]
+
+        while total * math.prod(extents[a] / sizes[a] for a in sizes) > elements:
+            axis = max((a for a in extents if extents[a] > 1), key=rank, default=None)
+            if axis is None:
+                break
+            extents[axis] = -(-extents[axis] // 2)
+        spans = [[(at, min(at + extents[a], sizes[a])) for at in range(0, sizes[a], extents[a])] for a in sizes]
+        for place in product(*spans):
+            cuts = dict(zip(sizes, place, strict=True))
+            model = tuple(_region(shape, {a.model: span for a, span in cuts.items()}) for shape in self.after)
+            files = {a.file: (span[0] * a.block, span[1] * a.block) for a, span in cuts.items()}
+            file = tuple(_region(shape, files) for shape in (self.outputs if self.backward else self.inputs))
+            yield Tile(model, file) if self.backward else Tile(file, model)
+
+
+def _region(shape: Shape, cuts: dict[int, tuple[int, int]]) -> Region:
+    return tuple(slice(*cuts.get(axis, (0, size))) for axis, size in enumerate(shape))
+
+
+@lru_cache(maxsize=1024)
+def lower(operations: Operations, after: Shapes, backward: bool = False) -> Lowered:
+    """What the operations move, for tensors of these shapes on the model's side, whose plan is proved.
+
+    backward: from the model's tensors to the file's. Exact where it speaks of runs: leading axes are run at their
+    real size. Takes memory for the pieces that stay together, not for elements.
+    """
+    before = stages(operations, after)[0]
+    inputs, outputs = (after, before) if backward else (before, after)
+    runs = _runs(operations, after, before, backward)
+    free = () if runs is not None else tuple(_free(operations, after, before))
+    return Lowered(operations, after, backward, inputs, outputs, runs, free)
+
+
+def _runs(operations: Operations, after: Shapes, before: Shapes, backward: bool) -> Array | None:
+    every = after + before
+    for depth in range(min(map(len, every)), -1, -1):
+        trailing = after[0][len(after[0]) - depth :]
+        heads = tuple(shape[: len(shape) - depth] for shape in after)
+        alike = all(shape[len(shape) - depth :] == trailing for shape in every)
+        if not alike or sum(map(math.prod, heads)) << depth > MOST:
+            continue
+        thin = _numbered(operations, tuple((*head, *(1,) * depth) for head in heads), backward)
+        wide = _numbered(operations, tuple((*head, *(2,) * depth) for head in heads), backward)
+        if thin and wide and all(_doubled(a, b, depth) for a, b in zip(thin, wide, strict=True)):
+            unit = math.prod(trailing)
+            table = _joined(thin, [math.prod(s) // max(unit, 1) for s in (after if backward else before)]) * [
+                1, unit, 1, unit, unit,
+            ]  # fmt: skip
+            return table if len(table) <= len(every) or table[:, 4].mean() >= LONG else None
+    return None
+
+
+def _doubled(thin: Array, wide: Array, depth: int) -> bool:
+    """Whether two places along each of the last axes stand where one stood, in their order."""
+    inner = np.arange(1 << depth).reshape((2,) * depth)
+    whole = thin.shape[thin.ndim - depth :] == (1,) * depth
+    return whole and np.array_equal((thin << depth) + inner, wide)
+
+
+def _numbered(operations: Operations, after: Shapes, backward: bool) -> list[Array] | None:
+    """The outputs where the inputs' elements are numbered through; None if the operations do not take such shapes."""
+    try:
+        inputs = after if backward else stages(operations, after)[0]
+        starts = np.cumsum([0, *map(math.prod, inputs)])
+        ids = [np.arange(a, b).reshape(s) for a, b, s in zip(starts[:-1], starts[1:], inputs, strict=True)]
+        return invert(operations, ids) if backward else apply(operations, ids, after)
+    except (ValueError, IndexError, ZeroDivisionError):
+        return None
+
+
+def _joined(outputs: Sequence[Array], counts: Sequence[int]) -> Array:
+    """Numbered pieces as runs. counts: of the pieces of each input."""
+    starts = np.cumsum([0, *counts])
+    rows = []
+    for place, output in enumerate(outputs):
+        ids = np.ascontiguousarray(output).ravel()
+        owner = np.searchsorted(starts, ids, side="right") - 1
+        breaks = np.flatnonzero((np.diff(ids) != 1) | (np.diff(owner) != 0)) + 1
+        first = np.concatenate([[0], breaks]) if len(ids) else breaks
+        lengths = np.diff(np.append(first, len(ids)))
+        rows.append(
+            np.stack([owner[first], ids[first] - starts[owner[first]], np.full_like(first, place), first, lengths], 1)
+        )
+    return np.concatenate(rows)
+
+
+def _free(operations: Operations, after: Shapes, before: Shapes) -> Iterator[Free]:
+    for model, file in product(range(min(map(len, after))), range(min(map(len, before)))):
+        sizes = {shape[model] for shape in after}, {shape[file] for shape in before}
+        (size, *others), (long, *rest) = sizes
+        if others or rest or size < 2 or long % size:  # one place need not be cut
+            continue
+        if _cuts(operations, after, model, file, long // size):
+            yield Free(model, file, long // size)
+
+
+def _cuts(operations: Operations, after: Shapes, model: int, file: int, block: int) -> bool:
+    """Whether each place along one axis is made of a block along the other, and of nothing else."""
+    try:
+        two = reduced(_resized(after, model, 2), math.lcm(*(o.grain for o in operations)), keep=model)
+        one = _resized(two, model, 1)
+        before = stages(operations, two)[0]
+        if sum(map(math.prod, two)) > PROOF_SIZE * 4 or any(shape[file] % 2 for shape in before):
+            return False
+        made = _numbered(operations, two, False)
+        starts = np.cumsum([0, *map(math.prod, before)])
+        ids = [np.arange(a, b).reshape(s) for a, b, s in zip(starts[:-1], starts[1:], before, strict=True)]
+        for place in (0, 1):
+            halves = [np.split(array, 2, axis=file)[place] for array in ids]
+            parts = apply(operations, halves, one)
+            if not all(map(np.array_equal, parts, (array.take([place], model) for array in made or ()))):
+                return False
+        return made is not None
+    except (ValueError, IndexError, ZeroDivisionError):
+        return False
+
+
+def _resized(shapes: Shapes, axis: int, size: int) -> Shapes:
+    return tuple((*shape[:axis], size, *shape[axis + 1 :]) for shape in shapes)
