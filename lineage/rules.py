@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import Any
 
 from lineage.components import Model
 from lineage.config import Entry
@@ -180,12 +181,23 @@ class Reference:
     """The reference's class for a model with these parts, and where it puts the outputs (ours -> its own).
 
     deaf: a module of it that should know how long a call is and is not told; it is, before we are compared with it.
+
+    module: where the class is. build: what makes it, if it is not transformers': a function of that module and of what
+    config.json says. It returns a torch module that is called as transformers' are (token ids and masks by keyword,
+    outputs by attribute) and takes the file's tensors under the file's names.
     """
 
     name: str
     parts: tuple[str, ...]
     outputs: Mapping[str, str]
     deaf: str = ""
+    module: str = "transformers"
+    build: Callable[[Any, Mapping[str, Any]], Any] | None = None
+
+    @property
+    def library(self) -> str:
+        """The package that it is of."""
+        return self.module.partition(".")[0]
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ def _findings(session: Session, ours: Model, theirs: nn.Module) -> Iterator[Find
     if session.causal and output == "logits":
         steps = [own(Probe("prefix", rows_BT[:, :n]))[:, -1] for n in range(1, length + 1)]
         yield _equal("token by token equals the whole", torch.stack(steps, 1), alone)
-        if length > NEW:
+        if length > NEW and hasattr(theirs, "generate"):
             yield _greedy(
                 own,
                 theirs,

@@ -177,6 +177,9 @@ def _skeleton(session: Session) -> nn.Module:
     import transformers
     from transformers.initialization import no_init_weights
 
+    if session.reference.build is not None:
+        with _meta_parameters(), torch.device(session.device):
+            return reference.build_other(session.reference, session.material).eval()
     kind = getattr(transformers, session.reference.name)
     with reference.quiet(), no_init_weights(), _meta_parameters(), torch.device(session.device):
         config = session.material.config(session.repairs)

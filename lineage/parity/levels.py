@@ -92,10 +92,10 @@ def in_memory(session: Session, dtype: torch.dtype) -> Level:
         for name, value in held.items()
         if value.requires_grad and id(value) not in told and name not in _computed(made)
     ]
-    strange = [f"{name}: a number of transformers' own, and none of the file" for name in own]
+    strange = [f"{name}: a number of the reference's own, and none of the file" for name in own]
     rest = len(sources) - compared
     details = [*wrong[:20], *strange[:20], *([f"{rest} tensors that this class does not have"] if rest else [])]
-    summary = f"{compared - len(wrong)}/{compared} tensors in transformers' memory are the file's"
+    summary = f"{compared - len(wrong)}/{compared} tensors in its memory are the file's"
     return passed("reference", not wrong and not strange and compared > 0, summary, details)
 
 

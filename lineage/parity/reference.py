@@ -1,4 +1,7 @@
-"""The reference: the same checkpoint in transformers, loaded by its own class and no other code."""
+"""The reference: the same checkpoint in transformers, loaded by its own class and no other code.
+
+A dialect may name another package's class: `rules.Reference.build`.
+"""
 
 import contextlib
 import io
@@ -7,6 +10,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -123,6 +127,8 @@ def load(
 
     attention: "eager" or "sdpa". islands: keys of the config to change, see `config.Island`. repairs: see `Entry`.
     """
+    if reference.build is not None:
+        return _load_other(reference, material, dtype)
     import transformers
 
     kind = getattr(transformers, reference.name)
@@ -147,11 +153,7 @@ def load(
             else:
                 model = kind.from_pretrained(None, config=config, state_dict=state, **options)
         except Exception as error:  # its code and its validators raise what they like
-            raise TensorMismatch(
-                f"transformers cannot load this checkpoint as {reference.name}",
-                facts=[str(error)[:300]],
-                code="reference",
-            ) from error
+            raise _unloadable(reference, error) from error
     for name in parameter_names(model, list(material.rounded)).values():
         parameter = held(model)[name]
         parameter.data = parameter.data.bfloat16().to(parameter.dtype)
@@ -161,6 +163,41 @@ def load(
         if any(name.endswith(LONGEST) for name in vars(module)):
             module.register_forward_pre_hook(_forget)
     return model.eval()
+
+
+def build_other(reference: Reference, material: Material) -> nn.Module:
+    """A reference that is not transformers', without weights. Raises UsageError if its package is not there."""
+    assert reference.build is not None
+    try:
+        module = import_module(reference.module)
+    except ImportError as error:
+        raise UsageError(
+            f"the reference is {reference.name} of the package {reference.library}, which cannot be imported: {error}",
+            hint=f"install {reference.library} as its author says, or convert with --verify none",
+        ) from error
+    model: nn.Module = reference.build(module, material.said())
+    return model
+
+
+def _load_other(reference: Reference, material: Material, dtype: torch.dtype) -> nn.Module:
+    assert material.tensors is not None
+    state = dict(material.tensors())
+    with lifted() if dtype == torch.float64 else contextlib.nullcontext():
+        try:
+            model = build_other(reference, material)
+            model.load_state_dict(state)
+        except UsageError:
+            raise
+        except Exception as error:  # another's code raises what it likes
+            raise _unloadable(reference, error) from error
+    return model.to(dtype).eval()
+
+
+def _unloadable(reference: Reference, error: Exception) -> TensorMismatch:
+    return TensorMismatch(
+        f"{reference.library} cannot load this checkpoint as {reference.name}", facts=[str(error)[:300]],
+        code="reference",
+    )  # fmt: skip
 
 
 def _forget(module: nn.Module, arguments: Any) -> None:

@@ -117,10 +117,10 @@ def report(session: Session, found: Sequence[Level], traces: Sequence[Trace]) ->
     first = next((one.first for one in traces if one.first), None)
     ran = {level.name for level in found} - {"static", "bytes", "against"}
     where = [f"both ran on {described(session.device)}"] if ran and session.device != "cpu" else []
-    source = session.against.name if session.against else "its source"
+    source, used = session.against.name if session.against else "its source", session.reference
     return Report(
         session.made.name,
-        f"transformers {_version()} ({session.reference.name})" if ran else source,
+        f"{used.library} {_version(used.library)} ({used.name})" if ran else source,
         tuple(sorted(found, key=lambda level: order.index(level.name))),
         conditions=conditions(session.device),
         guilty=tuple(node.to_dict() for node in worst.values() if node.ours in guilty),
@@ -131,10 +131,13 @@ def report(session: Session, found: Sequence[Level], traces: Sequence[Trace]) ->
     )
 
 
-def _version() -> str:
-    from importlib.metadata import version
+def _version(package: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version
 
-    return version("transformers")
+    try:
+        return version(package)
+    except PackageNotFoundError:  # a module by itself, or one of another distribution
+        return "of no version"
 
 
 def conditions(device: str = "cpu") -> dict[str, Any]:
@@ -142,7 +145,7 @@ def conditions(device: str = "cpu") -> dict[str, Any]:
     return {
         "lineage": lineage.__version__,
         "torch": torch.__version__,
-        "transformers": _version(),
+        "transformers": _version("transformers"),
         "device": described(device),
         "threads": torch.get_num_threads(),
         "machine": platform.machine(),
