@@ -21,7 +21,7 @@ from transformers import CONFIG_MAPPING, GenerationConfig, PretrainedConfig
 from lineage import catalog, config
 from lineage import components as c
 from lineage.config import Entry, Key, Only, RotaryKeys, Within
-from tests.published import DIALECTS, keys, needed
+from tests.published import JUDGED, keys, needed
 
 ELSEWHERE = {
     "rope_scaling": "read by classes with rotary positions; others keep it as a note",
@@ -133,14 +133,14 @@ def spelled(entries: tuple[Entry, ...]) -> Iterator[str]:
             yield from spelled(entry.entries)
 
 
-@pytest.mark.parametrize("model_type", DIALECTS)
+@pytest.mark.parametrize("model_type", JUDGED)
 def test_every_key_of_the_class_is_in_the_table(model_type: str) -> None:
     kind = CONFIG_MAPPING[model_type]
     assert set(fields_of(kind)) - table(model_type) == set()
     assert set(obeyed(kind)) - table(model_type) - set(ELSEWHERE) == set()
 
 
-@pytest.mark.parametrize("model_type", DIALECTS)
+@pytest.mark.parametrize("model_type", JUDGED)
 def test_every_key_that_the_code_reads_is_in_the_table(model_type: str) -> None:
     kind = CONFIG_MAPPING[model_type]
     found = {name for source in code_of(model_type) for name in read_from_config(source)}
@@ -150,8 +150,8 @@ def test_every_key_that_the_code_reads_is_in_the_table(model_type: str) -> None:
 
 
 def test_no_exception_is_idle() -> None:
-    used = {name for model_type in DIALECTS for name in obeyed(CONFIG_MAPPING[model_type])}
-    used |= {name for model_type in DIALECTS for source in code_of(model_type) for name in read_from_config(source)}
+    used = {name for model_type in JUDGED for name in obeyed(CONFIG_MAPPING[model_type])}
+    used |= {name for model_type in JUDGED for source in code_of(model_type) for name in read_from_config(source)}
     assert set(ELSEWHERE) - used == set()
 
 
@@ -162,7 +162,7 @@ def described(model_type: str, said: dict[str, Any]) -> c.Model:
     return config.build(dialect.config, catalog.families()[dialect.spec].function, {**arguments, **dialect.fixed})
 
 
-@pytest.mark.parametrize("model_type", DIALECTS)
+@pytest.mark.parametrize("model_type", JUDGED)
 def test_missing_key_means_what_the_class_takes(model_type: str) -> None:
     usual = CONFIG_MAPPING[model_type]().to_dict()
     for entry in catalog.dialects()[model_type].config:
@@ -176,7 +176,7 @@ def test_missing_key_means_what_the_class_takes(model_type: str) -> None:
             assert entry.consume(usual) == entry.consume({})
 
 
-@pytest.mark.parametrize("model_type", DIALECTS)
+@pytest.mark.parametrize("model_type", JUDGED)
 def test_aliases_are_the_class_own(model_type: str) -> None:
     """But for older names of a field, which the class takes from what is left over."""
     kind = CONFIG_MAPPING[model_type]
@@ -186,12 +186,12 @@ def test_aliases_are_the_class_own(model_type: str) -> None:
     assert ours == {alias: key for alias, key in kind.attribute_map.items() if key in carried} | older
 
 
-@pytest.mark.parametrize("model_type", DIALECTS)
+@pytest.mark.parametrize("model_type", JUDGED)
 def test_config_that_the_class_writes_is_read(model_type: str) -> None:
     assert described(model_type, CONFIG_MAPPING[model_type]().to_dict()) == described(model_type, {})
 
 
-@pytest.mark.parametrize("model_type", DIALECTS)
+@pytest.mark.parametrize("model_type", JUDGED)
 def test_config_that_we_write_is_what_the_class_holds(model_type: str) -> None:
     """But for a null of ours where the class has no such field: its code asks for it, and null is nothing there."""
     entries = catalog.dialects()[model_type].config

@@ -18,6 +18,7 @@ from lineage.modules.generation import Choice, check_generates, generate
 from lineage.modules.model import Model, build
 from lineage.parity.tiny import spread, tiny, write_tiny
 from tests.handmade import main
+from tests.published import JUDGED
 
 LENGTH, NEW = 20, 12
 CUTS = {"prompt, then one by one": [9] + [1] * 11, "one by one": [1] * 20, "pieces": [5, 1, 7, 1, 6], "whole": [20]}
@@ -42,7 +43,7 @@ def crowded(kind: str) -> bool:
     return any(router.capacity is not None for router in routers)
 
 
-KINDS = sorted(kind for kind in catalog.dialects() if generates(kind) and not crowded(kind))
+KINDS = sorted(kind for kind in JUDGED if generates(kind) and not crowded(kind))
 
 
 def model_of(kind: str, **arguments: object) -> Model:

@@ -14,7 +14,7 @@ from transformers.pytorch_utils import Conv1D
 from lineage import config, graph
 from lineage.plan import make_plan, resolve
 from lineage.rules import Reference, Transpose, fill
-from tests.published import DIALECTS, REFERENCES, SIZES, Case, parts
+from tests.published import JUDGED, REFERENCES, SIZES, Case, parts
 
 NAMES = [f"{case}-{reference.name}-{'+'.join(reference.parts) or 'body'}" for case, reference in REFERENCES]
 
@@ -51,7 +51,7 @@ def test_every_size_is_compared() -> None:
     unsaid = {"transformer", "transformer-big"}  # no public format spells its eps
     unsaid |= {size for size in SIZES if size.startswith(("t5-v1.1", "mt5"))}  # the file decides that the head is apart
     assert {case.size for case, _ in REFERENCES} >= set(SIZES) - unsaid
-    assert {case.model_type for case, _ in REFERENCES} == set(WITH_HEADS) == set(DIALECTS)
+    assert {case.model_type for case, _ in REFERENCES} == set(WITH_HEADS) == set(JUDGED)
 
 
 @pytest.mark.parametrize(("case", "reference"), REFERENCES, ids=NAMES)

@@ -12,6 +12,7 @@ from lineage.modules.model import build
 from lineage.parity import blocks
 from lineage.parity.blocks import Store, Streamed, verify_blocks
 from lineage.parity.tiny import spread
+from tests.published import JUDGED
 
 NAMES = ("static", "bytes", "replay")
 
@@ -20,7 +21,7 @@ def verdicts(report):
     return {level.name: level.verdict for level in report.levels}
 
 
-@pytest.mark.parametrize("kind", sorted(catalog.dialects()))
+@pytest.mark.parametrize("kind", JUDGED)
 def test_honest_model_gets_the_ordinary_verdict(tiny, kind):
     report = verify_blocks(tiny(kind))
     assert report.passed, report.lines()
