@@ -39,6 +39,9 @@ for command in COMMANDS:
 
 
 PATH = click.Path(path_type=Path)
+head_option = click.option(
+    "--drop-head", is_flag=True, help="Take the backbone alone: heads, also such as are not described, are lost."
+)
 device_option = click.option("--device", default="cpu", show_default=True, help="Where models run: cpu, cuda, cuda:N.")
 
 
@@ -54,6 +57,7 @@ device_option = click.option("--device", default="cpu", show_default=True, help=
 )
 @click.option("--force", is_flag=True, help="Replace an output that lineage made, once the new one is complete.")
 @click.option("--strict", is_flag=True, help="Refuse config keys that the reference does not know either.")
+@head_option
 @device_option
 @source_options
 @json_option
@@ -94,6 +98,7 @@ def convert(model: str, verify: str, as_json: bool, **options: Any) -> None:
 @click.option(
     "--rtol", type=click.FloatRange(min=0), help="Limit on the fp32 relative difference, for the measured one."
 )
+@head_option
 @device_option
 @source_options
 @json_option
@@ -164,6 +169,32 @@ def generate(
     else:
         sys.stdout.write("\n")
         click.echo(f"{len(written.tokens)} tokens in {written.seconds:.2f} s, {written.rate:.1f} a second", err=True)
+
+
+@cli.command()
+@click.argument("directory", type=PATH)
+@click.option("--to", type=click.Choice(["hf"]), required=True, help="The layout: Hugging Face's.")
+@click.option("--as", "family", metavar="FAMILY", help="As another family spells the same function, or not at all.")
+@click.option("-o", "--output", type=PATH, help="Where to write (default: NAME-hf).")
+@click.option("--check", is_flag=True, help="Tell whether it is the original to the bit; writes only under -o.")
+@click.option("--force", is_flag=True, help="Replace an output that holds this same export.")
+@json_option
+def export(directory: Path, check: bool, as_json: bool, **options: Any) -> None:
+    """Write a converted DIRECTORY in the layout that it came from, bit for bit.
+
+    Every safetensors file has its original sha256, and index, config and tokenizer are as they were; of a pickle, or
+    where something was decoded or dropped for good, the same tensors come in safetensors, and it is said. Exit code 3
+    under --check if that is not the original, 7 if DIRECTORY is damaged.
+
+    With --as, a model whose function another family can say too is written in that family's config and names (a
+    Mistral without window as llama): only if the two specs are proved equal, else the differences are told (exit 6).
+    """
+    from lineage.render import text
+
+    done = lineage.export(directory, check=check, **options)
+    say_json(done.to_dict()) if as_json else say(text.exported(done))
+    if check and not done.same:
+        raise click.exceptions.Exit(3)
 
 
 def _judge(report: Any) -> None:

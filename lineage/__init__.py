@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from lineage.conversion import convert as convert
     from lineage.design import diff as diff
     from lineage.errors import LineageError as LineageError
+    from lineage.exporting import export as export
     from lineage.modules.loading import from_pretrained as from_pretrained
     from lineage.parity.ports import verify_module as verify_module
     from lineage.parity.verification import verify as verify
@@ -25,13 +26,14 @@ _HOMES = {
     "spec": "lineage.catalog",
     "convert": "lineage.conversion",
     "diff": "lineage.design",
+    "export": "lineage.exporting",
     "verify": "lineage.parity.verification",
     "verify_module": "lineage.parity.ports",
     "from_pretrained": "lineage.modules.loading",
     "LineageError": "lineage.errors",
 }
 
-__all__ = ["LineageError", "__version__", "convert", "diff", "from_pretrained", "spec", "verify", "verify_module"]
+__all__ = ["LineageError", "__version__", "convert", "diff", "export", "from_pretrained", "spec", "verify", "verify_module"]
 
 
 def __getattr__(name: str) -> Any:

@@ -4,6 +4,8 @@ A package outside offers a family by the entry-point groups ``lineage.specs`` an
 module of the same form as ours. Nobody imports a spec or a converter by name.
 """
 
+import ast
+import hashlib
 import inspect
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -88,6 +90,34 @@ def published() -> Mapping[str, tuple[Family, Mapping[str, Any]]]:
     """Every published size, by name."""
     sizes = ((size, (family, given)) for family in families().values() for size, given in family.published.items())
     return _by_name("published sizes", sizes)
+
+
+def sources(dialect: "Dialect") -> dict[str, dict[str, str]]:
+    """The modules that say what a model of a dialect is and how it is spelled, each with the sha256 of its text and of
+    the siblings that it takes from: the versions of the tables.
+    """
+    known = dialects(dialect.form)[dialect.model_types[0]]
+    homes = [_texts(m) for _, m in _modules("lineage.converters") if any(one is known for one in vars(m).values())]
+    spec, found = inspect.getmodule(families()[dialect.spec].function), {}
+    for what, texts in (("spec", _texts(spec)), ("converter", min(homes, key=len, default={}))):  # others import it
+        whole = "\0".join(texts[name] for name in sorted(texts))
+        found[what] = {"module": next(iter(texts), ""), "sha256": hashlib.sha256(whole.encode()).hexdigest()}
+    return found
+
+
+def _texts(module: ModuleType | None) -> dict[str, str]:
+    """The source of a module, and of those beside it from which it imports, by name."""
+    found: dict[str, str] = {}
+    pending = [module] if module else []
+    while pending:
+        one = pending.pop()
+        found[one.__name__] = inspect.getsource(one)
+        nodes = [node for node in ast.walk(ast.parse(found[one.__name__])) if isinstance(node, ast.ImportFrom)]
+        beside = {
+            f"{one.__name__.rpartition('.')[0]}.{node.module}" for node in nodes if node.level == 1 and node.module
+        }
+        pending += [import_module(name) for name in sorted(beside - found.keys())]
+    return found
 
 
 def spec(name: str, **arguments: Any) -> Model:

@@ -23,9 +23,8 @@ from lineage.config import Reading
 from lineage.constants import is_constant
 from lineage.errors import ArchitectureError, FileDamaged, TensorMismatch, UsageError
 from lineage.plan import Dropped, Plan, Resolved, make_plan, resolve, unproved
+from lineage.record import SCHEMA, SOURCE, digest, keep
 from lineage.rules import Dialect
-
-SCHEMA = "lineage.model/1"
 
 
 @dataclass(frozen=True)
@@ -195,7 +194,8 @@ def _verified(done: Conversion, partial: Path, allow_pickle: bool, device: str) 
 def _write(directory: Path, checkpoint: Checkpoint) -> dict[str, Any]:
     _check_copies(checkpoint)
     dropped = [_dropped(drop, checkpoint.weights) for drop in checkpoint.plan.dropped]
-    (directory / "source").mkdir()
+    (directory / SOURCE).mkdir()
+    keep(directory / SOURCE, checkpoint.weights)
     small, keys = checkpoint.source.small_files(), checkpoint.source.config
     if keys.suffix == SUFFIX:
         (directory / "source" / keys.name).write_bytes(read_gguf(keys).without_tensors())
@@ -255,9 +255,12 @@ def _manifest(checkpoint: Checkpoint, dropped: list[dict[str, Any]], written: wr
             "tensors": written.sources,
             "encoded": weights.encodings(),
         },
+    spec = graph.to_json(checkpoint.plan.model)
         "family": checkpoint.dialect.spec,
         "arguments": {name: graph.to_json(value) for name, value in checkpoint.resolved.arguments.items()},
-        "spec": graph.to_json(checkpoint.plan.model),
+        "spec": spec,
+        "spec_sha256": digest(spec),
+        "rules": catalog.sources(checkpoint.dialect),
         "parameters": graph.parameters(checkpoint.plan.model),
         "plan": checkpoint.plan.to_json() | {"dropped": dropped},
         "notes": list(checkpoint.notes),

@@ -20,6 +20,7 @@ from lineage.errors import FileDamaged
 HEADER_LIMIT = 100_000_000  # bytes; the format's own cap
 JSON_LIMIT = 25_000_000  # bytes without padding, 300,000 tensors: what is longer costs gigabytes to parse
 RANK_LIMIT = 32  # of an array that numpy takes
+HEADER = ".header"  # after the name of a file whose header is kept without its data
 BITS = {
     "BOOL": 8, "U8": 8, "I8": 8, "U16": 16, "I16": 16, "F16": 16, "BF16": 16, "U32": 32, "I32": 32, "F32": 32,
     "U64": 64, "I64": 64, "F64": 64, "C64": 64, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8,
@@ -47,10 +48,43 @@ def read_header(path: Path) -> dict[str, Tensor]:
 
 
 def _read_header(path: Path) -> dict[str, Tensor]:
+    start, size = read_start(path)
+    tensors = _parsed(path, start[8:].rstrip(b" "), len(start))
+    _check_coverage(path, tensors, len(start), size)
+    return tensors
+
+
+def read_start(path: Path) -> tuple[bytes, int]:
+    """What stands before the data, length and header as they are; and the file's size. Raises FileDamaged, OSError."""
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
-        length = _header_length(path, size, file.read(8))
-        raw = file.read(length).rstrip(b" ")
+        first = file.read(8)
+        return first + file.read(_header_length(path, size, first)), size
+
+
+def read_kept(path: Path) -> tuple[bytes, dict[str, Tensor]]:
+    """The start of a file that was kept without its data, and its tensors by place. Raises FileDamaged, OSError."""
+    start, size = read_start(path)
+    tensors = _parsed(path, start[8:].rstrip(b" "), len(start))
+    _check_coverage(path, tensors, len(start), max((t.start + t.size for t in tensors.values()), default=len(start)))
+    if size != len(start):
+        raise FileDamaged(f"{path.name}: {size - len(start):,} bytes after the header")
+    return start, dict(sorted(tensors.items(), key=lambda item: (item[1].start, item[1].size)))
+
+
+def start_of(tensors: Mapping[str, tuple[str, Shape]], metadata: Mapping[str, str]) -> bytes:
+    """What stands before the data of tensors (name -> type and shape) that lie in this order."""
+    header: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
+    end = 0
+    for name, (dtype, shape) in tensors.items():
+        begin, end = end, end + math.prod(shape) * BITS[dtype] // 8
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _parsed(path: Path, raw: bytes, data: int) -> dict[str, Tensor]:
     if not raw.startswith(b"{"):
         raise FileDamaged(f"{path.name}: the header does not begin with an object")
     if len(raw) > JSON_LIMIT:
@@ -62,9 +96,7 @@ def _read_header(path: Path) -> dict[str, Tensor]:
     metadata = header.pop("__metadata__", None) or {}
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
         raise FileDamaged(f"{path.name}: __metadata__ is not a map of strings")
-    tensors = {name: _tensor(path, name, entry, 8 + length) for name, entry in header.items()}
-    _check_coverage(path, tensors, 8 + length, size)
-    return tensors
+    return {name: _tensor(path, name, entry, data) for name, entry in header.items()}
 
 
 def _header_length(path: Path, size: int, first: bytes) -> int:

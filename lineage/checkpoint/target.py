@@ -9,26 +9,30 @@ import ctypes
 import fcntl
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from lineage.checkpoint.files import FULL, read_json
+from lineage.checkpoint.safetensors import HEADER
 from lineage.errors import LineageError, ResourceError, UsageError
 
 MARKER = ".lineage-partial"
 MANIFEST = "lineage.json"
 CARD = "README.md"
+Foreign = Callable[[Path], Iterable[str]]
 
 
-def check_output(output: Path, source: Path, force: bool) -> None:
-    """Refuse a place that cannot or must not be written. Raises UsageError."""
+def check_output(output: Path, source: Path, force: bool, foreign: Foreign | None = None) -> None:
+    """Refuse a place that cannot or must not be written. foreign: which of its files are not ours, if it is no
+    converted directory. Raises UsageError.
+    """
     try:
-        _check_output(output, source, force)
+        _check_output(output, source, force, foreign)
     except OSError as error:
         raise _explained(error, output) from error
 
 
-def _check_output(output: Path, source: Path, force: bool) -> None:
+def _check_output(output: Path, source: Path, force: bool, foreign: Foreign | None) -> None:
     if not output.parent.is_dir():
         raise UsageError(f"{output.parent} does not exist", hint="make the folder first, or choose another -o")
     real, origin = output.resolve(), source.resolve()
@@ -38,28 +42,29 @@ def _check_output(output: Path, source: Path, force: bool) -> None:
         raise UsageError(f"{output} is a link; refusing to replace it", hint="name the folder itself")
     if not output.exists() or (output.is_dir() and not any(output.iterdir())):
         return
-    if not (output / MANIFEST).is_file():
+    if foreign is None and not (output / MANIFEST).is_file():
         raise UsageError(
             f"{output} exists and was not made by lineage", hint="choose another -o; --force does not touch it"
         )
     if not force:
         raise UsageError(f"{output} exists", hint="--force replaces it when the new one is complete")
-    if foreign := _foreign(output):
+    if strange := sorted((foreign or _foreign)(output)):
         raise UsageError(
-            f"{output} holds {len(foreign)} files that lineage did not write: {', '.join(foreign[:5])}",
+            f"{output} holds {len(strange)} files that lineage did not write: {', '.join(strange[:5])}",
             hint="move them away, or choose another -o; --force does not touch them",
         )
 
 
-def _foreign(output: Path) -> list[str]:
+def _foreign(output: Path) -> Iterable[str]:
     """The files in a directory that no record of ours in it accounts for."""
     try:
         manifest = read_json(output / MANIFEST)
-        ours = {MANIFEST, CARD, *manifest["files"], *(f"source/{name}" for name in manifest["source"]["files"])}
+        kept = (f"{name}{end}" for name in manifest["source"]["files"] for end in ("", HEADER))
+        ours = {MANIFEST, CARD, *manifest["files"], *(f"source/{name}" for name in kept)}
     except (LineageError, LookupError, TypeError):
         ours = set()
     every = (path for path in output.rglob("*") if path.is_symlink() or not path.is_dir())
-    return sorted({path.relative_to(output).as_posix() for path in every} - ours)
+    return {path.relative_to(output).as_posix() for path in every} - ours
 
 
 def check_space(output: Path, need: int) -> None:

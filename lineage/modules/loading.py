@@ -8,15 +8,13 @@ import numpy as np
 import torch
 
 from lineage import components, graph
-from lineage.checkpoint.files import read_json
-from lineage.checkpoint.safetensors import read_header
 from lineage.checkpoint.source import Access
 from lineage.checkpoint.target import MANIFEST
-from lineage.checkpoint.weights import Weights
-from lineage.conversion import SCHEMA, Checkpoint, open_checkpoint
-from lineage.errors import FileDamaged, UsageError
+from lineage.conversion import Checkpoint, open_checkpoint
+from lineage.errors import UsageError
 from lineage.modules.model import Model, build
 from lineage.operations import Array, apply
+from lineage.record import converted_weights, read_manifest
 
 DTYPES = {"fp32": torch.float32, "fp64": torch.float64, "bf16": torch.bfloat16, "fp16": torch.float16}
 STORED = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -52,26 +50,6 @@ def _dtype(name: str | torch.dtype) -> torch.dtype | None:
     if name not in DTYPES:
         raise UsageError(f"dtype {name!r} is not one of keep, {', '.join(DTYPES)}")
     return DTYPES[name]
-
-
-def read_manifest(directory: Path) -> dict[str, Any]:
-    """The record of a conversion. Raises FileDamaged if it is not one that we know."""
-    manifest = read_json(directory / MANIFEST)
-    if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
-        raise FileDamaged(f"{directory / MANIFEST}: schema is not {SCHEMA}", hint="was it written by another version?")
-    return manifest
-
-
-def converted_weights(directory: Path, manifest: dict[str, Any]) -> Weights:
-    """The tensors of a converted directory. Raises FileDamaged if they are not those of the manifest."""
-    files = tuple(directory / name for name in manifest["files"] if name.endswith(".safetensors"))
-    weights = Weights({name: tensor for path in files for name, tensor in read_header(path).items()}, files)
-    said = {name: (entry["dtype"], tuple(entry["shape"])) for name, entry in manifest["tensors"].items()}
-    found = {name: (weights[name].dtype, weights[name].shape) for name in weights}
-    if said != found:
-        odd = sorted({name for name, _ in said.items() ^ found.items()})
-        raise FileDamaged(f"{directory}: the tensors are not those of {MANIFEST}", facts=odd[:20])
-    return weights
 
 
 def _converted(directory: Path) -> Model:

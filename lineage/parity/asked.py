@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from lineage.checkpoint.target import MANIFEST
 from lineage.errors import SourceError, UsageError
 from lineage.parity.device import find
 from lineage.parity.report import Report, check_levels
@@ -41,6 +42,11 @@ def asked(
     _check_files((prompts, golden), (trace, save_golden))
     if trace is not None and trace.suffix not in (".html", ".json"):
         raise UsageError(f"--trace {trace}: the name says the form, .html or .json")
+    more = any((tiny, blocks, prompts, golden, save_golden, trace)) or against != "transformers"
+    if tuple(levels) == ("bytes",) and not more and (Path(str(model)) / MANIFEST).is_file():
+        from lineage.parity.offline import verify_bytes
+
+        return verify_bytes(Path(str(model)))
     options["device"] = find(device)
     for name in (model, None if against == "transformers" else against):
         if name is not None:
@@ -72,7 +78,6 @@ def _check_model(model: str, options: dict[str, Any]) -> None:
     if model.startswith((".", "/", "~")) and not Path(model).exists():  # no hub id: told before numpy is loaded
         raise SourceError(f"{model!r}: no such file or directory")
     from lineage.checkpoint.source import Access, locate
-    from lineage.checkpoint.target import MANIFEST
     from lineage.conversion import read_config
 
     if (Path(model) / MANIFEST).is_file():
@@ -113,7 +118,7 @@ def _model(
         return check_golden(_loaded(model, options), golden)
     if blocks:
         report = verify_blocks(
-            model, **{name: options[name] for name in ("local_files_only", "allow_pickle", "device")}
+            model, **{name: options[name] for name in ("local_files_only", "allow_pickle", "drop_head", "device")}
         )
     else:
         ids = read_prompts(prompts, _tokenizer(model, options)) if prompts else ()
@@ -132,7 +137,6 @@ def _loaded(model: str, options: dict[str, Any]) -> Any:
 def _tokenizer(model: str, options: dict[str, Any]) -> Path:
     """The folder with the tokenizer's files."""
     from lineage.checkpoint.source import Access, locate
-    from lineage.checkpoint.target import MANIFEST
 
     if (Path(model) / MANIFEST).is_file():
         return Path(model) / "source"

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from lineage.errors import ParityError, TensorMismatch, UsageError
+from lineage.errors import FileDamaged, ParityError, TensorMismatch, UsageError
 
 SCHEMA = "lineage.verify/1"
 LEVELS = ("static", "bytes", "reference", "replay", "fp64", "fp32", "behaviour", "training", "bf16")
@@ -73,6 +73,7 @@ class Report:
 
     guilty: components at fault by themselves; nodes: every component of one traced run; faults: the reference's own.
     """
+    damaged: the files are not what they were, so that nothing else was asked.
 
     subject: str
     against: str
@@ -84,6 +85,7 @@ class Report:
     faults: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
+    damaged: bool = False
     @property
     def passed(self) -> bool:
         """Whether no level failed and at least one passed."""
@@ -99,7 +101,9 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0 if it passed; 9 if the reference did not load truly, so that nothing could be compared; else 3."""
+        """0 if it passed; 7 if the files are damaged; 9 if the reference did not load truly; else 3."""
+        if self.damaged:
+            return FileDamaged.exit_code
         untrue = any(level.failed and level.name == "reference" for level in self.levels)
         return 0 if self.passed else TensorMismatch.exit_code if untrue else ParityError.exit_code
 

@@ -19,11 +19,12 @@ from lineage.checkpoint.weights import Weights
 from lineage.checkpoint.writer import digest_of
 from lineage.conversion import Checkpoint, open_checkpoint
 from lineage.errors import UsageError
-from lineage.modules.loading import assembled, converted_weights, from_pretrained, read_manifest, to_torch
+from lineage.modules.loading import assembled, from_pretrained, to_torch
 from lineage.modules.model import Model
 from lineage.operations import Array, apply, invert
 from lineage.parity import reference
 from lineage.plan import Step, expected, step_from_json
+from lineage.record import converted_weights, read_manifest
 from lineage.rules import Dialect
 
 Read = Callable[[str], Array]

@@ -15,6 +15,7 @@ from lineage.words import facts, joined, layers_text, words
 
 if TYPE_CHECKING:
     from lineage.conversion import Checkpoint, Conversion
+    from lineage.exporting import Export
 
 ASCII = str.maketrans(
     {
@@ -149,6 +150,19 @@ def converted(done: "Conversion") -> list[str]:
             f"         dropped for good (not the usual constant): {', '.join(lossy[:4])} ({len(lossy)} in all)"
         )
     return lines + [f"note     {note}" for note in checkpoint.notes]
+
+
+def exported(done: "Export") -> list[str]:
+    """What was exported, file by file."""
+    told = {True: "the original's", False: "not the original's", None: ""}
+    wide = max(len(file.name) for file in done.files)
+    lines = [f"source   {done.origin}"]
+    for file in done.files:
+        row = f"{file.name:<{wide}}  {bytes_text(file.size):>8}  sha256 {file.sha256[:12]}…"
+        lines.append(f"file     {row}  {told[file.same]}".rstrip())
+    lines += [f"note     {note}" for note in done.notes]
+    verdict = "identical to the original" if done.same else "not the original's bytes"
+    return [*lines, f"{f'exported {done.output}/' if done.output else 'checked'}   {verdict}"]
 
 
 def _operations(checkpoint: "Checkpoint") -> dict[str, int]:
