@@ -243,9 +243,11 @@ def _dropped(drop: Dropped, weights: Weights) -> dict[str, Any]:
 def _manifest(checkpoint: Checkpoint, dropped: list[dict[str, Any]], written: writer.Written) -> dict[str, Any]:
     source, weights = checkpoint.source, checkpoint.weights
     files = {path.name: path for path in (*source.small_files(), *weights.files, *filter(None, (weights.index,)))}
+    spec = graph.to_json(checkpoint.plan.model)
     return {
         "schema": SCHEMA,
         "versions": versions(),
+        "rules": catalog.sources(checkpoint.dialect),
         "source": {
             "origin": source.origin if source.revision else (source.file or source.directory.resolve()).name,
             "revision": source.revision,
@@ -255,12 +257,10 @@ def _manifest(checkpoint: Checkpoint, dropped: list[dict[str, Any]], written: wr
             "tensors": written.sources,
             "encoded": weights.encodings(),
         },
-    spec = graph.to_json(checkpoint.plan.model)
         "family": checkpoint.dialect.spec,
         "arguments": {name: graph.to_json(value) for name, value in checkpoint.resolved.arguments.items()},
         "spec": spec,
         "spec_sha256": digest(spec),
-        "rules": catalog.sources(checkpoint.dialect),
         "parameters": graph.parameters(checkpoint.plan.model),
         "plan": checkpoint.plan.to_json() | {"dropped": dropped},
         "notes": list(checkpoint.notes),
