@@ -31,6 +31,7 @@ LIKELY = (
     (".blocks", "the block: its branches and their order"),
     (".pooler", "the pooled vector: which token, tanh"),
     (".next_sentence", "the classifier: the order of its classes, the bias"),
+    (".classifier", "the classifier: the order of its classes, the bias, which vector it reads"),
 )
 
 
@@ -72,8 +73,8 @@ class Report:
     """A verification. subject, against: what was compared; conditions: versions, threads, device.
 
     guilty: components at fault by themselves; nodes: every component of one traced run; faults: the reference's own.
-    """
     damaged: the files are not what they were, so that nothing else was asked.
+    """
 
     subject: str
     against: str
@@ -84,8 +85,8 @@ class Report:
     nodes: tuple[dict[str, Any], ...] = ()
     faults: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-
     damaged: bool = False
+
     @property
     def passed(self) -> bool:
         """Whether no level failed and at least one passed."""
