@@ -42,7 +42,8 @@ def stored(values: Array, dtype: str) -> Array | None:
     """
     if dtype == "BF16":
         wide = values.astype(np.float32).view(np.uint32)
-        return ((wide + 0x7FFF + (wide >> 16 & 1)) >> 16).astype(np.uint16)
+        rounded = (wide + 0x7FFF + (wide >> 16 & 1)) >> 16
+        return np.where(np.isnan(values), 0x7FC0, rounded).astype(np.uint16)
     if dtype not in NUMPY:
         return None
     kind = np.dtype(NUMPY[dtype])

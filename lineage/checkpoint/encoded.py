@@ -20,6 +20,7 @@ from lineage.components import Shape
 from lineage.constants import stored
 from lineage.errors import TensorMismatch
 from lineage.operations import Array
+from lineage.segments import Region
 
 if TYPE_CHECKING:
     from lineage.checkpoint.weights import Stored
@@ -33,7 +34,8 @@ class Encoded:
     """A tensor that others of the file tell. exact: decoding rounds nothing. even: blocks divide its rows and columns.
 
     parts: these others, by name; steps: how many of their rows make a slice; decode: a slice of each, as raw elements
-    -> the raw elements of the tensor. It raises ValueError for what this type cannot hold.
+    -> the raw elements of the tensor. It raises ValueError for what this type cannot hold. cuts: axes of the tensor
+    along which a part of it can be decoded alone, and of its parts.
     """
 
     encoding: str
@@ -44,6 +46,7 @@ class Encoded:
     steps: tuple[int, ...]
     decode: Callable[..., Array]
     even: bool = True
+    cuts: tuple[tuple[int, int], ...] = ((0, 0),)
 
     @property
     def path(self) -> Path:
@@ -52,6 +55,23 @@ class Encoded:
     @property
     def size(self) -> int:
         return prod(self.shape) * BITS[self.dtype] // 8
+
+    def region(self, region: Region, read: "Callable[[Stored, Region], Array]") -> Array:
+        """A part of the tensor, of which no more is decoded than its cuts need. read: a part of a stored tensor."""
+        wanted, spans = list(region), {}
+        for axis, at in self.cuts:
+            step = self.steps[0] if at == 0 else 1
+            first, last = region[axis].start // step, -(-region[axis].stop // step)
+            spans[at] = first, last
+            wanted[axis] = slice(region[axis].start - first * step, region[axis].stop - first * step)
+        rows = []
+        for part, step in zip(self.parts.values(), self.steps, strict=True):
+            full = [slice(0, size) for size in part.shape]
+            for at, (first, last) in spans.items():
+                unit = step if at == 0 else 1
+                full[at] = slice(first * unit, min(last * unit, part.shape[at]))
+            rows.append(read(part, tuple(full)))
+        return self.decode(*rows)[tuple(wanted)]
 
 
 def present(tensors: "Mapping[str, Stored]", storage: Mapping[str, Any]) -> "dict[str, Stored | Encoded]":
@@ -88,7 +108,12 @@ def _mxfp4(tensors: "Mapping[str, Stored]") -> Iterator[tuple[str, Encoded | str
         else:
             experts, out, groups, _ = blocks.shape
             parts = {name: blocks, f"{base}_scales": scales}
-            yield base, Encoded("mxfp4", True, "BF16", (experts, groups * 32, out), parts, (1, 1), _unpacked)
+            yield (
+                base,
+                Encoded(
+                    "mxfp4", True, "BF16", (experts, groups * 32, out), parts, (1, 1), _unpacked, cuts=((0, 0), (2, 1))
+                ),
+            )
 
 
 def _said(name: str, entry: "Stored") -> str:
@@ -146,7 +171,7 @@ def _scaled(dtype: str, high: int, wide: int) -> Callable[[Array, Array], Array]
         bits = scales_SJ.astype("<u4") << (16 if dtype == "BF16" else 0)
         with np.errstate(over="ignore", invalid="ignore"):
             values_SJC = _e4m3() * bits.view("<f4")[..., None]
-        rounded_SJC = stored(np.where(np.isnan(values_SJC), np.float32(np.nan), values_SJC), "BF16")
+        rounded_SJC = stored(values_SJC, "BF16")
         assert rounded_SJC is not None
         rows, columns = (np.arange(count) // size for count, size in zip(codes_OI.shape, (high, wide), strict=True))
         return rounded_SJC[rows[:, None], columns, codes_OI]

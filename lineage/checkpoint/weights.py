@@ -5,6 +5,7 @@ and `array`, one whole tensor as unsigned integers of its width, so that every t
 stored encoded is met here as what it stands for.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -20,14 +21,16 @@ from lineage.checkpoint.encoded import Encoded, present
 from lineage.checkpoint.files import open_regular, read_json
 from lineage.checkpoint.gguf import SUFFIX, read_gguf
 from lineage.checkpoint.pickles import DTYPES, read_pickle
+from lineage.checkpoint.regions import raw_type, read_region
 from lineage.checkpoint.safetensors import BITS, JSON_LIMIT, Tensor, read_header
 from lineage.errors import FileDamaged, SourceError, UsageError
 from lineage.operations import Array
+from lineage.segments import Region
 
 if TYPE_CHECKING:
     import torch
 
-CHUNK = 1 << 23
+CHUNK = 1 << 22
 INDEX = ".index.json"
 MAIN = ("model.safetensors", "model.safetensors" + INDEX, "pytorch_model.bin", "pytorch_model.bin" + INDEX)
 """The file that speaks for a checkpoint, the one to prefer first."""
@@ -101,10 +104,17 @@ class Weights(Mapping[str, Entry]):
         parts = tuple(entry.parts.values())
         for place in range(-(-parts[0].shape[0] // entry.steps[0])):
             rows = [_rows(part, place * step, step) for part, step in zip(parts, entry.steps, strict=True)]
-            try:
-                yield entry.decode(*rows).tobytes()
-            except ValueError as error:
-                raise FileDamaged(f"{entry.path.name}: {name[:200]}: {error}") from None
+            with _held(entry, name):
+                piece = entry.decode(*rows)
+            yield piece.tobytes()
+
+    def region(self, name: str, region: Region) -> Array:
+        """A part of a tensor as unsigned integers of its width. Raises FileDamaged."""
+        entry = self[name]
+        if not isinstance(entry, Encoded):
+            return _region(entry, region)
+        with _held(entry, name):
+            return entry.region(region, _region)
 
     def array(self, name: str) -> Array:
         """A whole tensor as unsigned integers of its width, in its shape."""
@@ -140,6 +150,25 @@ class Weights(Mapping[str, Entry]):
         }
 
 
+@contextlib.contextmanager
+def _held(entry: Encoded, name: str) -> Iterator[None]:
+    """Raises FileDamaged for what a decoder finds that its type does not hold."""
+    try:
+        yield
+    except ValueError as error:
+        raise FileDamaged(f"{entry.path.name}: {name[:200]}: {error}") from None
+
+
+def _region(entry: Stored, region: Region) -> Array:
+    if isinstance(entry, Pickled):
+        return _raw(entry).view(raw_type(entry.dtype)).reshape(entry.shape)[region]
+    try:
+        with open_regular(entry.path) as file:
+            return read_region(file.fileno(), entry, region)
+    except OSError as error:
+        raise FileDamaged(f"{entry.path.name}: cannot be read ({error.strerror})") from error
+
+
 def _bytes(entry: Stored, start: int, end: int) -> Iterator[bytes]:
     """Some bytes of a tensor as it is stored, at most CHUNK at a time."""
     if isinstance(entry, Pickled):
@@ -160,9 +189,8 @@ def _bytes(entry: Stored, start: int, end: int) -> Iterator[bytes]:
 
 def _rows(entry: Stored, first: int, count: int) -> Array:
     """Some rows of a tensor as it is stored, as unsigned integers."""
-    width = entry.size // entry.shape[0]
-    raw = b"".join(_bytes(entry, first * width, min(first + count, entry.shape[0]) * width))
-    return np.frombuffer(raw, f"<u{BITS[entry.dtype] // 8}").reshape(-1, *entry.shape[1:])
+    rows = slice(first, min(first + count, entry.shape[0]))
+    return _region(entry, (rows, *(slice(0, size) for size in entry.shape[1:])))
 
 
 def _digest(pieces: Iterable[bytes]) -> str:
