@@ -1,7 +1,6 @@
 """The spelling of the package annalog: a Transformer with learned positions, in PyTorch classes of its own.
 
-Its checkpoint is a state dict without a config. A config.json beside it names this model_type, and sizes where they
-are not the package's own, in the words of its code: docs/decisions/008-references-of-others.md.
+Its checkpoint has no config: one beside it names this model_type (docs/decisions/008-references-of-others.md).
 """
 
 from collections.abc import Mapping
@@ -23,10 +22,7 @@ SIZES = (("layers", "layers", 3), ("heads", "heads", 8), ("pf_dim", "mlp_width",
 
 
 def built(package: Any, said: Mapping[str, Any]) -> Any:
-    """The package's own model, called as transformers' are.
-
-    It takes no masks and makes them from the token that stands for padding: here one that stands nowhere else.
-    """
+    """The package's own model, called as transformers' are: for its masks, padding is a token that is nowhere else."""
     keys = {entry.key: entry.default for entry in CONFIG if isinstance(entry, Size)} | dict(said)
 
     def stack(kind: Any, short: str, vocab: str) -> Any:
@@ -36,6 +32,8 @@ def built(package: Any, said: Mapping[str, Any]) -> Any:
     encoder, decoder = stack(package.Encoder, "enc", "input_dim"), stack(package.Decoder, "dec", "output_dim")
     model = package.Seq2Seq(encoder, decoder, None, None, "cpu")
     forward = model.forward
+    # roots of widths, which it keeps in single precision
+    roots = {part: part.scale.double().square().round().sqrt() for part in model.modules() if hasattr(part, "scale")}
 
     def padded(ids: Any, mask: Any) -> tuple[Any, int]:
         used = set((ids if mask is None else ids[mask.bool()]).flatten().tolist())
@@ -49,8 +47,8 @@ def built(package: Any, said: Mapping[str, Any]) -> Any:
         target, model.trg_pad_idx = padded(decoder_input_ids, decoder_attention_mask)
         for part in model.modules():  # what they keep as plain values follows no cast and no move
             part.device = input_ids.device
-            if hasattr(part, "scale"):
-                part.scale = part.scale.to(decoder.fc_out.bias)
+            if part in roots:
+                part.scale = roots[part].to(decoder.fc_out.bias)
         return SimpleNamespace(logits=forward(source, target)[0])
 
     model.forward = called

@@ -32,12 +32,10 @@ def _double(value: Any) -> Any:
 @contextlib.contextmanager
 def lifted() -> Iterator[None]:
     """Within: single precision is double (casts, factories, softmax's dtype); load and run the reference so."""
-    before, single = torch.get_default_dtype(), torch.FloatTensor
+    before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)  # what a whole number times a Python float becomes
-    torch.FloatTensor = torch.DoubleTensor  # type: ignore[misc, assignment]  # an old way to make one, which no mode sees
     try:
         with _Lifted():
             yield
     finally:
         torch.set_default_dtype(before)
-        torch.FloatTensor = single  # type: ignore[misc]
