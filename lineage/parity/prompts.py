@@ -41,9 +41,12 @@ def prompt_ids(line: str, folder: Path, where: str) -> tuple[list[int], Any]:
         whole = whole_file(folder)
         place = {"gguf_file": whole.name} if whole else {}
         tokenizer = AutoTokenizer.from_pretrained(whole.parent if whole else folder, local_files_only=True, **place)
-        ids = tokenizer(line)["input_ids"]
-        if not ids:
-            raise ValueError("it gives no tokens")
-        return list(ids), tokenizer
     except Exception as error:  # whatever a folder without a tokenizer provokes
         raise UsageError(f"{where}: text, and no tokenizer in {folder}", hint="give token ids as [1, 2, 3]") from error
+    try:
+        ids = tokenizer(line)["input_ids"]
+    except Exception as error:  # characters that it does not know, as its library says it
+        raise UsageError(f"{where}: the tokenizer does not take this text ({str(error)[:100]})") from error
+    if not ids:
+        raise UsageError(f"{where}: the tokenizer gives no tokens")
+    return list(ids), tokenizer
