@@ -120,15 +120,21 @@ def _texts(module: ModuleType | None) -> dict[str, str]:
     return found
 
 
+@cache
+def named() -> Mapping[str, tuple[Family, Mapping[str, Any]]]:
+    """Every published size, and every family as its defaults make it where no size has its name."""
+    return {name: (family, {}) for name, family in families().items()} | published()
+
+
 def spec(name: str, **arguments: Any) -> Model:
     """The architecture of a family or of one of its published sizes, with some arguments changed.
 
     Raises UsageError for a name or an argument that is not known, ArchitectureError for arguments that contradict each
     other.
     """
-    if name not in published():
-        raise unknown(name, published())
-    family, given = published()[name]
+    if name not in named():
+        raise unknown(name, named())
+    family, given = named()[name]
     known = defaults(family)
     for odd in [argument for argument in arguments if argument not in known]:
         raise UsageError(

@@ -59,13 +59,15 @@ def named(what: str) -> Described | None:
     Raises UsageError for what can only be a name, and is none.
     """
     name = what.removeprefix("spec:")
-    if name in catalog.published():
-        return Described(name, catalog.published()[name][0].name, catalog.spec(name), "spec")
+    if name in (catalog.named() if what.startswith("spec:") else catalog.published()):
+        return Described(name, catalog.named()[name][0].name, catalog.spec(name), "spec")
     if not what.startswith("spec:") and ("/" in what or os.path.exists(what)):
         return None
     if name in catalog.dialects():
         return Described(name, catalog.dialects()[name].spec, of_type(name), "the defaults of its config")
-    raise catalog.unknown(name, [*catalog.published(), *catalog.dialects()])
+    if name in catalog.named():
+        return Described(name, name, catalog.spec(name), "spec")
+    raise catalog.unknown(name, [*catalog.named(), *catalog.dialects()])
 
 
 def of_type(model_type: str) -> Model:

@@ -12,15 +12,29 @@ from functools import cache, cached_property
 from typing import Any
 
 from lineage import count
-from lineage.components import Attention, Bidirectional, Component, Model
-from lineage.edits import Edit, alike, applied, between, lay_open, relative
-from lineage.words import biases, heads, joined, layers_text, number, rotary, words
+from lineage.components import Attention, Bidirectional, Component, LatentAttention, Model, RMSNorm
+from lineage.edits import WIDE, Edit, alike, applied, between, lay_open, relative
+from lineage.words import biases, facts, head, heads, joined, layers_text, number, rotary, words
 
-ORDER = ("encoder", "mask", "norm placement", "embedding norm", "final norm", "norm", "positions", "attention", "mlp",
-         "heads", "biases")  # fmt: skip
-"""What changed first comes first, 2017 to today; the rest as it stands in the spec."""
-SPEAKING = ("encoder", "norm", "positions", "mlp", "mask", "heads", "segments", "attention")  # need no name before them
+ORDER = ("encoder", "mask", "embedding scale", "norm placement", "embedding norm", "final norm", "norm", "positions",
+         "attention", "mlp", "heads", "biases")  # fmt: skip
+"""What changed first comes first, 2017 to today; the rest as it stands in the spec, and then what matters least."""
+LAST = ("padding token", "rounding")
+SPEAKING = (
+    "encoder",
+    "norm",
+    "positions",
+    "mlp",
+    "mask",
+    "heads",
+    "segments",
+    "attention",
+    "shared layers",
+    "rounding",
+)
+"""Aspects whose words need no name before them."""
 PATTERNS = r"""
+order                                          shared layers
 encoder!|blocks\.cross(\.body)?!|embed\.tied   encoder
 .*\bnorm_(input|branch|sum)!                   norm placement
 (embed|blocks(\.\w+)?)!                        (structure)
@@ -28,13 +42,17 @@ encoder!|blocks\.cross(\.body)?!|embed\.tied   encoder
 (?!embed|blocks|norm)(\w+).*                   \1
 norm!                                          final norm
 embed\.norm!                                   embedding norm
-.*_norm!|.*\.joined                            query and key norms
-(.*\.)?(norm|\w+_norm|norm_(input|branch|sum))(\..*)?  norm
+.*_norm\.eps                                   norm
+.*_norm\b.*|.*\.joined                        query and key norms
+(.*\.)?(norm|norm_(input|branch|sum))(\..*)?   norm
 .*\.(output_)?bias                             biases
 blocks\.mlp\.body.*                            mlp
 .*\.(kv_)?heads                                heads
 embed\.(scale|rounded)                         embedding scale
+embed\.(projection\b.*|early)                  embedding projection
 blocks\.\w+\.scale                             branch scale
+blocks\.(.*\.)?(exact|early|stream_first)      rounding
+.*\.query_latent                               attention
 .*\.scale                                      score scale
 .*\.softcap                                    score cap
 blocks\.parallel                               branches
@@ -48,6 +66,8 @@ TOLD = {
     "blocks.norm_input": "one before both branches", "norm_input": "before each branch",
     "norm_branch": "after each branch", "norm_sum": "after each sum", "parallel": "side by side",
     "cross": "read by cross attention in each block", "blocks.cross.body": "", "tied": "one table of tokens",
+    "rounded": "", "embed.early": "before positions", "exact": "scores in single precision",
+    "early": "queries scaled first", "stream_first": "branches added in turn", "joined": "over all heads",
 }  # fmt: skip
 Texts = defaultdict[str, list[str]]
 ALONE = ("decoder alone", "encoder alone")
@@ -68,7 +88,8 @@ class Row:
         """The change in few words, as an edge of the family tree says it."""
         if self.after in ("none", "yes"):
             return f"{'no ' if self.after == 'none' else ''}{self.aspect}"
-        return self.after if self.aspect in SPEAKING else f"{self.aspect.removesuffix(' placement')} {self.after}"
+        alone = self.aspect in SPEAKING and not self.after.startswith("none")
+        return self.after if alone else f"{self.aspect.removesuffix(' placement')} {self.after}"
 
     @property
     def numeric(self) -> bool:
@@ -177,11 +198,14 @@ def _absent(name: str, model: Model) -> str:
     """The words for an aspect that a design has nothing of."""
     if name == "encoder":
         return ALONE[isinstance(model.blocks[0].attention.body.mask, Bidirectional)]  # type: ignore[union-attr]
-    return {"branches": "one after the other", "score scale": "1/√head width"}.get(name, "none")
+    return {"branches": "one after the other", "score scale": "1/√head width", "rounding": "rounding as usual"}.get(
+        name, "none"
+    )
 
 
 def _rank(row: Row) -> tuple[bool, int]:
-    return row.numeric, ORDER.index(row.aspect) if row.aspect in ORDER else len(ORDER)
+    place = ORDER.index(row.aspect) if row.aspect in ORDER else len(ORDER) + (row.aspect in LAST)
+    return row.numeric, place
 
 
 def _row(name: str, edits: list[Edit], before: str, after: str) -> Row:
@@ -227,11 +251,14 @@ def aspects(model: Model) -> dict[str, str]:
 def _aspects(model: Model) -> dict[str, str]:
     ends, kinds = Texts(list), alike(model.blocks)
     if model.order:
-        ends["order"].append(f"{len(model.blocks)} blocks run as {len(model.order)}")
+        few, many = len(model.blocks), len(model.order)
+        ends["shared layers"].append(f"1 block run {many} times" if few == 1 else f"{few} blocks run as {many}")
     for name, text in (
         pair for f, part in vars(model).items() if isinstance(part, Component) for pair in _told(part, (f,))
     ):
         ends[name].append(text)
+    if model.head and model.head.scale == model.embed.stream**-0.5:
+        ends["head"] = [head(model.head, WIDE)]
     blocks: dict[int, Texts] = {i: Texts(list) for i in dict.fromkeys(kinds)}
     for i, texts in blocks.items():
         for name, text in _told(model.blocks[i], ("blocks",)):
@@ -243,21 +270,33 @@ def _aspects(model: Model) -> dict[str, str]:
 def _by_layer(name: str, blocks: dict[int, Texts], kinds: list[int]) -> list[str]:
     """The texts of an aspect, with the layers that have each where they differ."""
     found = {i: texts.get(name, []) for i, texts in blocks.items()}
-    told = {i: biases(one) if name == "biases" else joined(dict.fromkeys(one)) or "none" for i, one in found.items()}
+    told = {i: biases(one) if name == "biases" else _joined(one) for i, one in found.items()}
     apart = dict.fromkeys(told.values() if any(found.values()) else ())
     if len(apart) < 2:
         return list(apart)
     where = {text: [layer for layer, i in enumerate(kinds) if told[i] == text] for text in apart}
-    return [f"{text} in {layers_text(layers, len(kinds))}" for text, layers in where.items()]
+    spoken = [(text, layers_text(layers, len(kinds))) for text, layers in where.items()]
+    (rest, _), *others = sorted(spoken, key=lambda one: "all but" not in one[1])
+    if len(spoken) > 2 or all("all but" not in layers for _, layers in spoken):
+        rest, others = "none", spoken
+    return [f"{text} in {layers}" for text, layers in others] + [f"{rest} elsewhere"] * (rest != "none")
+
+
+def _joined(texts: list[str]) -> str:
+    return joined(dict.fromkeys([text for text in texts if text != "yes"] or texts)) or "none"
 
 
 def _told(part: Component, path: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     """Each choice of a part and below it: its aspect, and its words."""
     name, last = _aspect(path, True), path[-1]
-    if last == "norm" or last.startswith("norm_") or last.endswith("_norm"):
-        yield from (("norm", words(part)), (name, TOLD.get(".".join(path), TOLD.get(last, "yes"))))
+    if last.endswith("_norm"):
+        kind = "" if isinstance(part, RMSNorm) else words(part).partition(",")[0]
+        yield name, joined([kind, *facts(part, "eps", "plus_one", "late", "exact", "bias")]) or "yes"
         return
-    text = TOLD.get(".".join(path), TOLD.get(last, words(part)))
+    if last == "norm" or last.startswith("norm_"):
+        yield from (("norm", words(part)), (name, _phrase(path, "yes")))
+        return
+    text = _phrase(path, words(part))
     yield from [(name, text)] if text and name != "(structure)" else ()
     opened, values = name in ("(structure)", "attention"), vars(part)
     for f in part.declared if not isinstance(part, Model) else ():  # an encoder is told apart
@@ -267,6 +306,8 @@ def _told(part: Component, path: tuple[str, ...]) -> Iterator[tuple[str, str]]:
             yield own, f"{'+' * value}{path[-2]} {f.name}"
         elif opened and isinstance(part, Attention) and f.name in ("kv_heads", "rotary") and value:
             yield own, heads(part) if f.name == "kv_heads" else rotary(value, part.head_width)
+        elif isinstance(part, LatentAttention) and f.name.endswith("_norm") and value:
+            yield own, "of the latents"
         elif isinstance(value, Component) and (opened or last == "cross"):
             yield from _told(value, below)
         elif (
@@ -275,5 +316,14 @@ def _told(part: Component, path: tuple[str, ...]) -> Iterator[tuple[str, str]]:
             and value not in (f.default, None)
             and not isinstance(value, tuple)
         ):
-            yes = TOLD.get(f.name, "yes") if value else f"not {f.name}"
-            yield own, yes if isinstance(value, bool) else words(relative(values, True)[f.name])
+            yes = _phrase(below, "yes")
+            text = (
+                (yes if value else yes and f"not {f.name}")
+                if isinstance(value, bool)
+                else words(relative(values, True)[f.name])
+            )
+            yield from [(own, text)] if text else ()
+
+
+def _phrase(path: tuple[str, ...], usual: str) -> str:
+    return TOLD.get(".".join(path), TOLD.get(path[-1], usual))

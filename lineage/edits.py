@@ -18,7 +18,7 @@ from lineage.errors import ArchitectureError, FileDamaged, UsageError
 Path = tuple[str | tuple[int, ...], ...]
 """Field names from the root; after a tuple's name the indices that are meant, or "*" for all."""
 PHASES = ("length", "kind", "moved", "changed")
-ROOT = "1/√head_width"  # the scale that None means
+ROOT, SHARE, WIDE = "1/√head_width", "1/head_width", "1/√width"  # scales; the first is the one that None means
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def relative(body: dict[str, Any], fold: bool) -> dict[str, Any]:
     """
     across, width, turned, order = (body.get(name) for name in ("head_width", "width", "rotary", "order"))
     pairs = [("kv_heads", "heads", body.get("heads"))]
-    pairs += [("scale", ROOT, across**-0.5)] if across else []
+    pairs += [("scale", ROOT, across**-0.5), ("scale", SHARE, 1 / across)] if across else []
     pairs += [("scale", "√width", width**0.5)] if isinstance(width, int) and not across else []
     changed = {
         name: word if fold else value for name, word, value in pairs if body.get(name, 0) == (value if fold else word)
@@ -145,6 +145,11 @@ def relative(body: dict[str, Any], fold: bool) -> dict[str, Any]:
     if across and isinstance(turned, dict) and isinstance(turned["width"], int if fold else str):
         share = Fraction(turned["width"]) / across if fold else Fraction(turned["width"]) * across
         changed["rotary"] = turned | {"width": str(share) if fold or share % 1 else int(share)}
+    head, embed = body.get("head"), body.get("embed")
+    if isinstance(head, dict) and isinstance(embed, dict):
+        scale = (embed["projection"] or embed)["width"] ** -0.5
+        if head["scale"] == (scale if fold else WIDE):
+            changed["head"] = head | {"scale": WIDE if fold else scale}
     if fold and isinstance(order, list) and not any(order):
         changed["order"] = len(order)
     elif not fold and isinstance(order, int):

@@ -11,9 +11,12 @@ from lineage import components as c
 
 ACTIVATIONS = {
     "gelu": "GELU", "gelu_new": "GELU (tanh)", "gelu_tanh": "GELU (tanh kernel)", "relu": "ReLU", "relu2": "ReLU²",
-    "silu": "SiLU", "quick_gelu": "quick GELU",
+    "silu": "SiLU", "quick_gelu": "quick GELU", "gelu_fast": "GELU (tanh, 10 digits)",
+    "gelu_cut": "GELU (tanh, 8 digits)",
 }  # fmt: skip
 NOT = {"tied": "untied", "gated": "ungated"}
+LABELS = {"plus_one": "1 + weight", "late": "rounded late", "exact": "in single precision", "joined": "over all heads"}
+"""Of fields whose own name is no phrase."""
 GATED = {"SiLU": "SwiGLU", "GELU": "GeGLU", "ReLU": "ReGLU"}  # Shazeer 2020, eq. 6
 BIASES = {"attention bias": "q, k, v", "attention output_bias": "o", "cross bias": "cross q, k, v",
           "cross output_bias": "cross o", "mlp bias": "MLP"}  # fmt: skip
@@ -24,7 +27,7 @@ def number(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return "none" if value is None else "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:,.0f}" if value == int(value) and 1 < abs(value) < 1e12 else f"{value:.6g}"
+        return f"{value:,.0f}" if value == int(value) and 1 < abs(value) < 1e12 else f"{value:,.6g}"
     if isinstance(value, tuple | list | dict):
         return str(value["component"]) if isinstance(value, dict) else f"{len(value)} values"
     return f"{value:,}" if isinstance(value, int) else str(value)
@@ -49,7 +52,7 @@ def facts(part: c.Component, *but: str) -> list[str]:
     """The fields of a component that are not at their defaults, as words; `but` these."""
     told = []
     for f in part.declared:
-        value, label = getattr(part, f.name), f.name.replace("_", " ")
+        value, label = getattr(part, f.name), LABELS.get(f.name, f.name.replace("_", " "))
         usual = f.default if f.default_factory is MISSING else f.default_factory()
         if f.name in but or value is None or value == usual:
             continue
@@ -76,30 +79,82 @@ def heads(part: c.Attention) -> str:
 def rotary(part: c.Rotary, across: int | None = None) -> str:
     """across: the head's width, where it is known."""
     share = "" if across in (None, part.width) else f"{Fraction(part.width, across)} of each head"
-    return joined(["rotary", f"θ {number(part.theta)}", share, *facts(part, "theta", "width", "rounded")])
+    paired = "interleaved" if part.pairing == "neighbours" else ""
+    told = facts(part, "theta", "width", "rounded", "pairing", "length")
+    return joined(["rotary", f"θ {number(part.theta)}", share, paired, *told, _up_to(part.length)])
+
+
+def _up_to(length: int | None) -> str:
+    return f"up to {length:,}" if length else ""
+
+
+def _ids(part: c.LearnedPositions | c.Sinusoids) -> str:
+    """Which tokens have a place of their own, if not all."""
+    skips = {"SkipPadding": "padding skipped", "SkipMasked": "masked tokens skipped"}
+    return skips.get(type(part.ids).__name__, "")
+
+
+ROUTED = {("softmax", "none"): "weights not normalised", ("none", "softmax"): "softmax over those chosen",
+          ("none", "sigmoid"): "sigmoid weights", ("sigmoid", "sum"): "sigmoid scores",
+          ("mixer", "none"): "sparse mixer"}  # fmt: skip
+"""score, normalise -> how experts are weighed, if not by a softmax that sums to 1 over those chosen."""
 
 
 def _experts(part: c.Experts) -> str:
-    router, shared = part.router, f"shared {words(part.shared)}" if part.shared else ""
-    told = facts(router, "experts", "top_k", "exact", "rounded")
-    more = facts(part, "router", "width", "activation", "gated", "shared", "bias")
-    return joined([f"{router.experts} experts, {router.top_k} a token", network(part), *told, shared, *more])
+    router, told = part.router, [ROUTED.get((part.router.score, part.router.normalise), "")]
+    if router.groups and router.groups.keep < router.groups.count:
+        told.insert(0, f"from {router.groups.keep} of {router.groups.count} groups")
+    told += ["bias when choosing"] * router.correction + [f"× {number(router.scale)}"] * (router.scale != 1)
+    told += [f"{router.capacity} tokens each at most"] * (router.capacity is not None)
+    shared = f"a {'gated ' * part.shared_gate}shared {words(part.shared)}" if part.shared else ""
+    told += (
+        [shared] + ["inputs weighed"] * part.early + [f"clamped at {number(part.clamp.limit)}" if part.clamp else ""]
+    )
+    return joined([f"{router.experts} experts, {router.top_k} a token", network(part), *told])
+
+
+def _latent(part: c.LatentAttention) -> str:
+    queries = f", queries of {part.query_latent:,}" if part.query_latent else ""
+    return f"latent, {part.heads} heads on {part.latent} + {part.rotary.width} numbers a token{queries}"
+
+
+def head(part: c.Head, scale: Any = None) -> str:
+    """scale: as it is said where the model's width is known. What is only of rounding is not told."""
+    times = f"logits × {number(scale or part.scale)}" if part.scale else ""
+    before = f"projected {words(part.projection)}" if part.projection else ""
+    told = facts(part, "vocab", "tied", "late", "early", "scale", "projection")
+    return joined(["tied to the tokens" if part.tied else "untied", times, before, *told])
 
 
 PHRASES: dict[type, Callable[[Any], str]] = {
-    c.LearnedPositions: lambda part: joined(["learned", number(part.length), *facts(part, "length")]),
-    c.Sinusoids: lambda part: joined(["sinusoidal", *facts(part, "single")]),
+    c.LearnedPositions: lambda part: joined(["learned", number(part.reach), _ids(part)]),
+    c.Sinusoids: lambda part: joined(
+        ["sinusoidal", "sines first" * part.apart, "to 1/10,000" * part.closed, _up_to(part.length), _ids(part)]
+    ),
+    c.RelativeBias: lambda part: (
+        f"relative bias, {part.buckets} buckets to {part.distance}, {'both ways' if part.both_ways else 'backwards'}"
+    ),
+    c.Alibi: lambda part: "ALiBi" if part.scale == 1 else f"ALiBi × {number(part.scale)}",
     c.Rotary: rotary,
+    c.Linear: lambda part: f"stretched × {number(part.factor)}",
+    c.Dynamic: lambda part: f"NTK × {number(part.factor)} beyond {part.length:,}",
+    c.Banded: lambda part: f"stretched by frequency × {number(part.factor)} from {part.length:,}",
+    c.Yarn: lambda part: f"YaRN × {number(part.factor)} from {part.length:,}",
+    c.LongRope: lambda part: f"LongRoPE from {part.length:,}",
+    c.Chunked: lambda part: f"causal in chunks of {part.length:,}",
+    c.Temperature: lambda part: f"{number(part.scale)} from {number(part.length)} on",
+    c.Segments: lambda part: f"{part.count} segments",
+    c.Projection: lambda part: f"to {part.width:,}{'' if part.bias else ', no bias'}",
     c.FeedForward: lambda part: joined([network(part), *facts(part, "width", "activation", "gated", "bias")]),
     c.Experts: _experts,
     c.Attention: lambda part: "keys and values by head",
-    c.LatentAttention: lambda part: (
-        f"latent, {part.heads} heads on {part.latent} + {part.rotary.width} numbers a token"
+    c.LatentAttention: _latent,
+    c.Transform: lambda part: (
+        f"dense {ACTIVATIONS.get(part.activation, part.activation)}{'' if part.bias else ' without bias'}"
     ),
-    c.Transform: lambda part: f"dense {ACTIVATIONS.get(part.activation, part.activation)}",
-    c.Head: lambda part: joined(["tied to the tokens" if part.tied else "untied", *facts(part, "vocab", "tied")]),
+    c.Head: head,
     c.Pooler: lambda part: "yes",
-    c.Classifier: lambda part: f"{part.classes} classes",
+    c.Classifier: lambda part: joined([f"{part.classes} classes", *facts(part, "classes")]),
     c.Model: lambda part: f"{len(part.depth)} layers",
 }
 

@@ -25,7 +25,8 @@ PAIRS = [
     ("transformer", "gpt"), ("transformer", "bert"), ("gpt", "gpt2"), ("gpt2", "bert"), ("gpt2", "llama-3-8b"),
     ("gpt2", "llama-7b"), ("llama", "mixtral"), ("mistral", "llama"), ("bert", "distilbert"), ("llama", "qwen3"),
     ("gemma", "gemma2"), ("llama", "gemma"), ("gpt2", "gpt_neox"), ("qwen3", "qwen3_moe"), ("gpt2", "gpt2-xl"),
-    ("llama", "deepseek_v2"), ("gemma2", "gemma3"),
+    ("llama", "deepseek_v2"), ("gemma2", "gemma3"), ("transformer", "gpt2"), ("bert", "modernbert"),
+    ("llama", "deepseek_v3"), ("t5", "mt5"), ("transformer", "t5"), ("llama", "llama4"), ("mixtral", "gpt_oss"),
 ]  # fmt: skip
 
 
@@ -88,6 +89,10 @@ SIZED = [
     ("gemma2", "gemma2-9b"),
     ("pythia-70m", "pythia-1.4b"),
     ("mixtral", "mixtral-8x22b"),
+    ("t5-small", "t5", "t5-large"),
+    ("opt", "opt-1.3b", "opt-66b"),
+    ("albert-base", "albert-xxlarge"),
+    ("bloom-560m", "bloom"),
 ]
 
 
