@@ -16,8 +16,8 @@ from lineage.components import Attention, Bidirectional, Component, LatentAttent
 from lineage.edits import WIDE, Edit, alike, applied, between, lay_open, relative
 from lineage.words import biases, facts, head, heads, joined, layers_text, number, rotary, words
 
-ORDER = ("encoder", "mask", "embedding scale", "norm placement", "embedding norm", "final norm", "norm", "positions",
-         "attention", "mlp", "heads", "biases")  # fmt: skip
+ORDER = ("encoder", "mask", "embedding scale", "norm placement", "embedding norm", "final norm", "norm", "segments",
+         "positions", "attention", "mlp", "heads", "biases")  # fmt: skip
 """What changed first comes first, 2017 to today; the rest as it stands in the spec, and then what matters least."""
 LAST = ("padding token", "rounding")
 SPEAKING = (

@@ -26,7 +26,7 @@ PAIRS = [
     ("gpt2", "llama-7b"), ("llama", "mixtral"), ("mistral", "llama"), ("bert", "distilbert"), ("llama", "qwen3"),
     ("gemma", "gemma2"), ("llama", "gemma"), ("gpt2", "gpt_neox"), ("qwen3", "qwen3_moe"), ("gpt2", "gpt2-xl"),
     ("llama", "deepseek_v2"), ("gemma2", "gemma3"), ("transformer", "gpt2"), ("bert", "modernbert"),
-    ("llama", "deepseek_v3"), ("t5", "mt5"), ("transformer", "t5"), ("llama", "llama4"), ("mixtral", "gpt_oss"),
+    ("llama", "deepseek_v3"), ("t5", "mt5"), ("transformer", "t5"), ("llama", "llama4"), ("mixtral", "gpt_oss"), ("transformer", "llama"),
 ]  # fmt: skip
 
 
@@ -54,6 +54,28 @@ SIX = {
     "biases": ("removed", "everywhere", "none"),
     "head": ("changed", "tied to the tokens", "untied"),
 }
+
+
+HISTORY = {  # what the literature tells of each step from 2017, in its order
+    "bert": (("encoder", "encoder alone"), ("mask", "bidirectional"), ("segments", "2 segments"),
+             ("positions", "learned, 512"), ("mlp", "GELU"), ("head", "tied to the tokens, bias, dense GELU")),
+    "gpt2": (("encoder", "decoder alone"), ("norm placement", "before each branch"), ("final norm", "yes"),
+             ("positions", "learned, 1,024"), ("mlp", "GELU (tanh)")),
+    "llama": (("encoder", "decoder alone"), ("norm placement", "before each branch"), ("final norm", "yes"),
+              ("norm", "RMSNorm, eps 1e-06"), ("positions", "rotary, θ 10,000"), ("mlp", "SwiGLU"),
+              ("biases", "none"), ("head", "untied")),
+}  # fmt: skip
+BESIDE = {  # what it tells of 2017 (tokens × √width) and of code alone
+    "bert": {"embedding scale", "embedding norm", "padding token", "norm"}, "gpt2": {"embedding scale", "norm"},
+    "llama": {"embedding scale"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("after", HISTORY)
+def test_what_changed_since_2017_is_what_the_literature_tells_in_its_order(after: str) -> None:
+    rows = [(row.aspect, row.after) for row in lineage.diff("transformer", after).design if row.state != "same"]
+    assert [row for row in rows if row[0] not in BESIDE[after]] == list(HISTORY[after])
+    assert {aspect for aspect, _ in rows} - {aspect for aspect, _ in HISTORY[after]} == BESIDE[after]
 
 
 def test_six_changes_made_today_of_yesterday() -> None:
