@@ -15,7 +15,8 @@ from lineage.cli import cli
 import lineage
 from lineage import catalog
 from lineage import components as c
-from lineage.design import aspect, aspects, compare
+from lineage.aspects import aspects
+from lineage.design import aspect, compare
 from lineage.render import comparison
 from lineage.words import facts, layers_text, words
 from tests.published import SIZES
@@ -26,7 +27,8 @@ PAIRS = [
     ("gpt2", "llama-7b"), ("llama", "mixtral"), ("mistral", "llama"), ("bert", "distilbert"), ("llama", "qwen3"),
     ("gemma", "gemma2"), ("llama", "gemma"), ("gpt2", "gpt_neox"), ("qwen3", "qwen3_moe"), ("gpt2", "gpt2-xl"),
     ("llama", "deepseek_v2"), ("gemma2", "gemma3"), ("transformer", "gpt2"), ("bert", "modernbert"),
-    ("llama", "deepseek_v3"), ("t5", "mt5"), ("transformer", "t5"), ("llama", "llama4"), ("mixtral", "gpt_oss"), ("transformer", "llama"),
+    ("llama", "deepseek_v3"), ("t5", "mt5"), ("transformer", "t5"), ("llama", "llama4"), ("mixtral", "gpt_oss"),
+    ("transformer", "llama"),
 ]  # fmt: skip
 
 
