@@ -1,10 +1,11 @@
 """Hugging Face's spelling of ALBERT: groups of layers, each one layer."""
 
 from lineage.config import Choice, Index, Inert, Only, Size, inert
-from lineage.rules import Copy, Dialect, Drop, Find, Reference, Rule, Tap
+from lineage.rules import Copy, Dialect, Find, Reference, Rule, Tap
 
 from .bert import EMBED, POSITION_IDS, REFUSED, SIZES, SPELLINGS
-from .common import ACTIVATIONS, COMMON
+from .common import ACTIVATIONS
+from .heads import CLASSES, plain, task
 
 GROUP, BLOCK = "{base}encoder.albert_layer_groups.{i}.albert_layers.0.", "blocks.{i}."
 QKV = tuple(BLOCK + f"attention.body.{x}" for x in "qkv")
@@ -15,7 +16,7 @@ HUGGINGFACE = Dialect(
     model_types=("albert",),
     prefixes=("albert.", ""),
     config=(
-        *(*COMMON, *REFUSED),
+        *(*CLASSES, *REFUSED),
         *(
             Size(e.key, e.argument, USUAL[e.key]) if isinstance(e, Size) and e.key in USUAL else e
             for e in SIZES
@@ -31,7 +32,11 @@ HUGGINGFACE = Dialect(
         *inert("an older key that the class does not read", "gap_size", "num_memory_blocks", "down_scale_factor"),
         *inert("training only", "hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout_prob"),
     ),
-    finds=(Find("predictions.", "head"), Find("{base}pooler.", "pooler")),
+    finds=(
+        Find("predictions.", "head"),
+        Find("{base}pooler.", "pooler"),
+        Find("sop_classifier.", "next_sentence"),
+    ),
     tensors=(
         Rule(EMBED + "word_embeddings.weight", "embed.tokens.weight"),
         Rule(EMBED + "position_embeddings.weight", "embed.positions.weight"),
@@ -51,15 +56,14 @@ HUGGINGFACE = Dialect(
         Rule("predictions.LayerNorm.{p}", "head.transform.norm.{p}"),
         Rule("predictions.decoder.weight", "head.weight"),
         Rule("predictions.bias", "head.bias"),
+        Rule("sop_classifier.classifier.{p}", "next_sentence.{p}"),
+        *plain(text="classifier", choice="classifier", tokens="classifier", span="qa_outputs"),
     ),
     copies=(
         Copy("predictions.decoder.weight", of=EMBED + "word_embeddings.weight", argument="tied"),
         Copy("predictions.decoder.bias", of="predictions.bias"),
     ),
-    drops=(
-        POSITION_IDS,
-        Drop("sop_classifier.classifier.{p}", "which of two sentences was first: no part of what a token means", None),
-    ),
+    drops=(POSITION_IDS,),
     taps=(
         Tap("{base}encoder.embedding_hidden_mapping_in", "embed", entry=EMBED[:-1]),
         Tap(GROUP + "attention.dense", BLOCK + "attention.body.product", at="input", feeds=QKV),
@@ -75,7 +79,15 @@ HUGGINGFACE = Dialect(
     ),
     spellings=SPELLINGS,
     references=(
+        Reference(
+            "AlbertForPreTraining",
+            ("head", "pooler", "next_sentence"),
+            {"logits": "prediction_logits", "next_sentence": "sop_logits"},
+        ),
         Reference("AlbertForMaskedLM", ("head",), {"logits": "logits"}),
+        *(task("Albert", name, "classifier.", "pooler") for name in ("text", "choice")),
+        task("Albert", "tokens", "classifier."),
+        task("Albert", "span", "qa_outputs."),
         Reference("AlbertModel", ("pooler",), {"hidden": "last_hidden_state", "pooled": "pooler_output"}),
         Reference("AlbertModel", (), {"hidden": "last_hidden_state"}),
     ),

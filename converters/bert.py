@@ -3,7 +3,8 @@
 from lineage.config import Choice, Flag, Index, Number, Only, Size, inert
 from lineage.rules import Copy, Dialect, Drop, Find, Reference, Rule, Tap
 
-from .common import ACTIVATIONS, COMMON
+from .common import ACTIVATIONS
+from .heads import CLASSES, plain, task
 
 DROPOUT = inert("training only", "hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
 SIZES = (
@@ -59,7 +60,7 @@ HUGGINGFACE = Dialect(
     model_types=("bert",),
     prefixes=("bert.", ""),
     config=(
-        *(*COMMON, *DROPOUT, *SIZES, *REFUSED),
+        *(*CLASSES, *DROPOUT, *SIZES, *REFUSED),
         Index("pad_token_id", "padding", 0, nullable=True),
         Size("vocab_size", "vocab", 30522),
     ),
@@ -75,6 +76,7 @@ HUGGINGFACE = Dialect(
         Rule("cls.predictions.decoder.weight", "head.weight"),
         Rule("cls.predictions.bias", "head.bias"),
         Rule("cls.seq_relationship.{p}", "next_sentence.{p}"),
+        *plain(text="classifier", choice="classifier", tokens="classifier", span="qa_outputs"),
     ),
     copies=(
         Copy("cls.predictions.decoder.weight", of=EMBED + "word_embeddings.weight", argument="tied"),
@@ -91,6 +93,9 @@ HUGGINGFACE = Dialect(
         ),
         Reference("BertForMaskedLM", ("head",), {"logits": "logits"}),
         Reference("BertForNextSentencePrediction", ("pooler", "next_sentence"), {"next_sentence": "logits"}),
+        *(task("Bert", name, "classifier.", "pooler") for name in ("text", "choice")),
+        task("Bert", "tokens", "classifier."),
+        task("Bert", "span", "qa_outputs."),
         Reference("BertModel", ("pooler",), {"hidden": "last_hidden_state", "pooled": "pooler_output"}),
         Reference("BertModel", (), {"hidden": "last_hidden_state"}),
     ),

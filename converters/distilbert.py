@@ -4,16 +4,18 @@ from lineage.config import Choice, Flag, Index, Inert, Only, Size, inert
 from lineage.rules import Copy, Dialect, Find, Reference, Rule, Tap
 
 from .bert import EMBED, POSITION_IDS, SPELLINGS
-from .common import ACTIVATIONS, COMMON
+from .common import ACTIVATIONS
+from .heads import CLASSES, deep, plain, task
 
 LAYER, BLOCK = "{base}transformer.layer.{i}.", "blocks.{i}."
+RULES, SUMMARY = deep("pre_classifier", "classifier", "text", "choice")
 
 HUGGINGFACE = Dialect(
     spec="bert",
     model_types=("distilbert",),
     prefixes=("distilbert.", ""),
     config=(
-        *COMMON,
+        *CLASSES,
         Index("pad_token_id", "padding", 0, nullable=True),
         Size("vocab_size", "vocab", 30522),
         Size("dim", "width", 768, ("hidden_size",)),
@@ -46,6 +48,7 @@ HUGGINGFACE = Dialect(
         Rule("vocab_layer_norm.{p}", "head.transform.norm.{p}"),
         Rule("vocab_projector.weight", "head.weight"),
         Rule("vocab_projector.bias", "head.bias"),
+        *(*RULES, *plain(tokens="classifier", span="qa_outputs")),
     ),
     copies=(Copy("vocab_projector.weight", of=EMBED + "word_embeddings.weight", argument="tied"),),
     drops=(POSITION_IDS,),
@@ -66,10 +69,14 @@ HUGGINGFACE = Dialect(
         Tap("vocab_projector", "head", entry="vocab_transform"),
         Tap(LAYER + "ffn.activation", BLOCK + "mlp.body.act"),
         Tap(LAYER[:-1], BLOCK[:-1]),
+        *SUMMARY,
     ),
     spellings=SPELLINGS,
     references=(
         Reference("DistilBertForMaskedLM", ("head",), {"logits": "logits"}),
+        *(task("DistilBert", name, "pre_classifier.", summary="relu") for name in ("text", "choice")),
+        task("DistilBert", "tokens", "classifier."),
+        task("DistilBert", "span", "qa_outputs."),
         Reference("DistilBertModel", (), {"hidden": "last_hidden_state"}),
     ),
 )

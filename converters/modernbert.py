@@ -3,16 +3,18 @@
 from lineage.config import Choice, Flag, Index, Inert, Number, Only, Pattern, RotaryKinds, Size, inert
 from lineage.rules import Copy, Dialect, Find, Reference, Rule, Split, Tap
 
-from .common import ACTIVATIONS, COMMON, KINDS
+from .common import ACTIVATIONS, KINDS
+from .heads import CLASSES, of, plain, task
 
 LAYER, BLOCK = "{base}layers.{i}.", "blocks.{i}."
+KINDS_OF_HEAD = ("text", "choice", "tokens", "span")
 QKV = tuple(BLOCK + f"attention.body.{x}" for x in "qkv")
 HUGGINGFACE = Dialect(
     spec="modernbert",
     model_types=("modernbert",),
     prefixes=("model.", ""),
     config=(
-        *COMMON,
+        *CLASSES,
         Size("vocab_size", "vocab", 50368),
         Size("hidden_size", "width", 768),
         Size("num_hidden_layers", "layers", 22, most=4096),
@@ -40,8 +42,9 @@ HUGGINGFACE = Dialect(
         Flag("tie_word_embeddings", "tied", True),
         Inert("max_position_embeddings", "a length for people, and for rotary scalings that need one"),
         Inert("cls_token_id", "which token is which: the tokenizer's concern"),
-        *inert("of a head for whole sequences", "classifier_pooling", "classifier_dropout"),
-        *inert("training only", "attention_dropout", "embedding_dropout", "mlp_dropout", "initializer_cutoff_factor"),
+        Choice("classifier_pooling", "pooling", "cls", names={"cls": "first", "mean": "mean"}),
+        *inert("training only", "attention_dropout", "embedding_dropout", "mlp_dropout", "classifier_dropout"),
+        Inert("initializer_cutoff_factor", "training only"),
         *inert("which kernel computes the same product", "deterministic_flash_attn", "reference_compile"),
         *inert("which logits are computed at all", "sparse_prediction", "sparse_pred_ignore_index"),
         *inert("an older key that the class does not read", "position_embedding_type", "layer_norm_eps"),
@@ -60,6 +63,9 @@ HUGGINGFACE = Dialect(
         Rule(LAYER + "mlp.Wi.{p}", (BLOCK + "mlp.body.gate.{p}", BLOCK + "mlp.body.up.{p}"), Split()),
         Rule(LAYER + "mlp.Wo.{p}", BLOCK + "mlp.body.down.{p}"),
         Rule("{base}final_norm.{p}", "norm.{p}"),
+        Rule("head.dense.{p}", "classifier.transform.dense.{p}", where=of(*KINDS_OF_HEAD)),
+        Rule("head.norm.{p}", "classifier.transform.norm.{p}", where=of(*KINDS_OF_HEAD)),
+        *plain(**dict.fromkeys(KINDS_OF_HEAD, "classifier")),
         Rule("head.dense.{p}", "head.transform.dense.{p}"),
         Rule("head.norm.{p}", "head.transform.norm.{p}"),
         Rule("decoder.weight", "head.weight"),
@@ -78,9 +84,13 @@ HUGGINGFACE = Dialect(
         Tap("head", "head.transform"),
         Tap("head.act", "head.transform.act"),
         Tap("decoder", "head", entry="head"),
+        Tap("head", "classifier.transform"),
+        Tap("head.act", "classifier.transform.act"),
+        Tap("classifier", "classifier", entry="head"),
     ),
     references=(
         Reference("ModernBertForMaskedLM", ("head",), {"logits": "logits"}),
+        *(task("ModernBert", name, "classifier.", head=False) for name in KINDS_OF_HEAD),
         Reference("ModernBertModel", (), {"hidden": "last_hidden_state"}),
     ),
 )

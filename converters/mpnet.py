@@ -4,16 +4,18 @@ from lineage.config import Choice, Flag, Inert, Number, Only, Size
 from lineage.rules import Copy, Dialect, Find, Reference, Rule, Tap
 
 from .bert import BODY, DROPOUT, EMBED, POSITION_IDS, REFUSED, SPELLINGS
-from .common import ACTIVATIONS, COMMON
+from .common import ACTIVATIONS
+from .heads import CLASSES, deep, plain, task
 
 LAYER, BLOCK = "{base}encoder.layer.{i}.", "blocks.{i}."
 OTHERS = tuple(rule for rule in BODY if ".attention." not in rule.sources[0] and "token_type" not in rule.sources[0])
+RULES, SUMMARY = deep("classifier.dense", "classifier.out_proj", "text")
 HUGGINGFACE = Dialect(
     spec="mpnet",
     model_types=("mpnet",),
     prefixes=("mpnet.", ""),
     config=(
-        *(*COMMON, *DROPOUT, *REFUSED),
+        *(*CLASSES, *DROPOUT, *REFUSED),
         Size("vocab_size", "vocab", 30527),
         Size("hidden_size", "width", 768),
         Size("num_hidden_layers", "layers", 12, most=4096),
@@ -37,6 +39,7 @@ HUGGINGFACE = Dialect(
         Rule("lm_head.layer_norm.{p}", "head.transform.norm.{p}"),
         Rule("lm_head.decoder.weight", "head.weight"),
         Rule("lm_head.bias", "head.bias"),
+        *(*RULES, *plain(choice="classifier", tokens="classifier", span="qa_outputs")),
     ),
     copies=(
         Copy("lm_head.decoder.weight", of=EMBED + "word_embeddings.weight", argument="tied"),
@@ -63,10 +66,15 @@ HUGGINGFACE = Dialect(
         Tap("{base}pooler", "pooler"),
         Tap("lm_head.layer_norm", "head.transform.act", at="input", feeds=("head.transform.dense",)),
         Tap("lm_head.layer_norm", "head.transform", entry="lm_head"),
+        *SUMMARY,
     ),
     spellings=SPELLINGS,
     references=(
         Reference("MPNetForMaskedLM", ("head",), {"logits": "logits"}),
+        task("MPNet", "text", "classifier.out_proj.", summary="tanh"),
+        task("MPNet", "choice", "classifier.weight", "pooler"),
+        task("MPNet", "tokens", "classifier.weight"),
+        task("MPNet", "span", "qa_outputs."),
         Reference("MPNetModel", ("pooler",), {"hidden": "last_hidden_state", "pooled": "pooler_output"}),
         Reference("MPNetModel", (), {"hidden": "last_hidden_state"}),
     ),

@@ -4,7 +4,9 @@ from lineage.config import Index, Size
 from lineage.rules import Copy, Dialect, Find, Reference, Rule, Tap
 
 from .bert import BODY, DROPOUT, EMBED, POSITION_IDS, REFUSED, SIZES, SPELLINGS, TAPS
-from .common import COMMON
+from .heads import CLASSES, deep, plain, task
+
+RULES, SUMMARY = deep("classifier.dense", "classifier.out_proj", "text")
 
 
 def _dialect(model_type: str, vocab: int, family: str) -> Dialect:
@@ -13,7 +15,7 @@ def _dialect(model_type: str, vocab: int, family: str) -> Dialect:
         model_types=(model_type,),
         prefixes=("roberta.", ""),
         config=(
-            *COMMON,
+            *CLASSES,
             *DROPOUT,
             *SIZES,
             *REFUSED,
@@ -28,6 +30,7 @@ def _dialect(model_type: str, vocab: int, family: str) -> Dialect:
             Rule("lm_head.layer_norm.{p}", "head.transform.norm.{p}"),
             Rule("lm_head.decoder.weight", "head.weight"),
             Rule("lm_head.bias", "head.bias"),
+            *(*RULES, *plain(choice="classifier", tokens="classifier", span="qa_outputs")),
         ),
         copies=(
             Copy("lm_head.decoder.weight", of=EMBED + "word_embeddings.weight", argument="tied"),
@@ -38,10 +41,15 @@ def _dialect(model_type: str, vocab: int, family: str) -> Dialect:
             *TAPS,
             Tap("lm_head.layer_norm", "head.transform.act", at="input", feeds=("head.transform.dense",)),
             Tap("lm_head.layer_norm", "head.transform", entry="lm_head"),
+            *SUMMARY,
         ),
         spellings=SPELLINGS,
         references=(
             Reference(f"{family}ForMaskedLM", ("head",), {"logits": "logits"}),
+            task(family, "text", "classifier.out_proj.", summary="tanh"),
+            task(family, "choice", "classifier.weight", "pooler"),
+            task(family, "tokens", "classifier.weight"),
+            task(family, "span", "qa_outputs."),
             Reference(f"{family}Model", ("pooler",), {"hidden": "last_hidden_state", "pooled": "pooler_output"}),
             Reference(f"{family}Model", (), {"hidden": "last_hidden_state"}),
         ),

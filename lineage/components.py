@@ -7,7 +7,7 @@ knows the tensors it owns, as shapes, so that counts, plans and modules all foll
 Widths: the residual stream's width is the embedding's; every component is told the width it works on.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 
 from lineage.attention import Alibi as Alibi
 from lineage.attention import Attention as Attention
@@ -34,8 +34,13 @@ from lineage.feed_forward import Router as Router
 from lineage.fields import ACTIVATIONS as ACTIVATIONS
 from lineage.fields import Component as Component
 from lineage.fields import Shape as Shape
-from lineage.fields import check_activation, check_positive, choice, dense, size
+from lineage.fields import check_positive, choice, size
 from lineage.fields import contradiction as contradiction
+from lineage.heads import Classifier as Classifier
+from lineage.heads import Head as Head
+from lineage.heads import Pooler as Pooler
+from lineage.heads import Transform as Transform
+from lineage.heads import scorer as scorer
 from lineage.norms import LayerNorm as LayerNorm
 from lineage.norms import Norm as Norm
 from lineage.norms import RMSNorm as RMSNorm
@@ -132,81 +137,6 @@ def each(change: Callable[..., Block], blocks: Iterable[Block], *more: Iterable[
     return tuple(made[key] for key in keys)
 
 
-class Transform(Component):
-    """norm(activation(dense(x))) before the vocabulary (Devlin et al. 2018, the released code).
-
-    width: of what leaves it; None keeps it. bias: of the dense map.
-    """
-
-    activation: str = choice()
-    norm: Norm = choice()
-    width: int | None = size(default=None)
-    bias: bool = choice(default=True)
-
-    def check(self) -> None:
-        check_activation(self.activation)
-        check_tables(self)
-
-    def tensors(self, width: int) -> Mapping[str, Shape]:
-        return dense("dense", self.width or width, width, self.bias)
-
-    def child_width(self, child: str, width: int) -> int:
-        return self.width or width
-
-
-class Head(Component):
-    """Vectors to logits over the vocabulary. tied: by the token table itself (Press & Wolf 2017).
-
-    transform or projection come before the table. late: the bias is added to logits that were rounded to the model's
-    type. scale: logits are multiplied by it; early: what meets the table is. softcap: then bent to
-    c · tanh(logits / c) (Gemma 2, §2).
-    """
-
-    vocab: int = size()
-    tied: bool = choice()
-    bias: bool = choice(default=False)
-    late: bool = choice(default=False)
-    transform: Transform | None = choice(default=None)
-    projection: Projection | None = choice(default=None)
-    scale: float | None = choice(default=None)
-    early: bool = choice(default=False)
-    softcap: float | None = choice(default=None)
-
-    def check(self) -> None:
-        check_positive(self, "softcap", "scale")
-        if self.early and self.scale is None:
-            raise contradiction("early is of a scale, and there is none", "early", "scale")
-        if self.transform and self.projection:
-            raise contradiction("a head has a transform or a projection, not both", "transform", "projection")
-        if self.late and not self.bias:
-            raise contradiction("late is of a bias, and there is none", "late", "bias")
-
-    def table_width(self, width: int) -> int:
-        """The width of the vectors that meet the table."""
-        before = self.transform or self.projection
-        return (before.width if before else None) or width
-
-    def tensors(self, width: int) -> Mapping[str, Shape]:
-        weight: dict[str, Shape] = {} if self.tied else {"weight": (self.vocab, self.table_width(width))}
-        return weight | ({"bias": (self.vocab,)} if self.bias else {})
-
-
-class Pooler(Component):
-    """tanh(dense(x)) of the first token (Devlin et al. 2018, §3.1)."""
-
-    def tensors(self, width: int) -> Mapping[str, Shape]:
-        return dense("dense", width, width, True)
-
-
-class Classifier(Component):
-    """A linear map from the pooled vector to scores of classes."""
-
-    classes: int = size()
-
-    def tensors(self, width: int) -> Mapping[str, Shape]:
-        return {"weight": (self.classes, width), "bias": (self.classes,)}
-
-
 class Model(Component):
     """A stack of blocks between an embedding and its heads.
 
@@ -224,6 +154,7 @@ class Model(Component):
     head: Head | None = choice(default=None)
     pooler: Pooler | None = choice(default=None)
     next_sentence: Classifier | None = choice(default=None)
+    classifier: Classifier | None = choice(default=None)
 
     def check(self) -> None:
         if not self.blocks:
@@ -232,7 +163,7 @@ class Model(Component):
             raise contradiction("order names blocks that there are not, or leaves some out", "order", "layers")
         if any((block.cross is None) != (self.encoder is None) for block in self.blocks):
             raise contradiction("cross attention in every block goes with an encoder, and only with one", "cross")
-        if self.encoder and (self.encoder.head or self.encoder.pooler):
+        if self.encoder and (self.encoder.head or self.encoder.pooler or self.encoder.classifier):
             raise contradiction("an encoder gives its result to the decoder, and has no head of its own", "head")
         shared = (self.encoder or self).embed
         if self.embed.tied and (
@@ -245,8 +176,11 @@ class Model(Component):
             raise contradiction(f"a tied head of {self.head.vocab} tokens over a table of {self.embed.vocab}")
         if self.head and self.head.tied and self.head.table_width(self.embed.stream) != self.embed.width:
             raise contradiction(f"a tied head meets a table of width {self.embed.width}, not its own", "tied", "width")
-        if self.next_sentence and not self.pooler:
-            raise contradiction("next_sentence classifies the pooled vector, and there is no pooler")
+        if self.next_sentence and self.next_sentence.reads != "pooled":
+            raise contradiction("next_sentence classifies the pooled vector")
+        reading = [one.reads for one in (self.next_sentence, self.classifier) if one]
+        if "pooled" in reading and not self.pooler:
+            raise contradiction("a classifier reads the pooled vector, and there is no pooler")
         bias, bodies = self.position_bias, [block.attention.body for block in self.blocks]
         own = any(
             not isinstance(one, Attention) or one.position_bias or one.heads != bias.heads for one in bodies if bias

@@ -14,6 +14,7 @@ from lineage.coded_keys import Coded as Coded
 from lineage.coded_keys import Steps as Steps
 from lineage.errors import ArchitectureError
 from lineage.further_keys import HeatedKeys as HeatedKeys
+from lineage.further_keys import Labels as Labels
 from lineage.further_keys import Numbers as Numbers
 from lineage.further_keys import PairedKeys as PairedKeys
 from lineage.further_keys import Present as Present
@@ -48,12 +49,13 @@ from lineage.storage_keys import StorageKeys as StorageKeys
 class Reading:
     """What a config says. arguments: for the spec's function. unknown: keys that no one reads.
 
-    storage: how the file's tensors are encoded, as the config says it.
+    storage: how the file's tensors are encoded, as the config says it. named: the classes that it names.
     """
 
     arguments: dict[str, Any]
     unknown: tuple[str, ...]
     storage: Mapping[str, Any] | None = None
+    named: tuple[str, ...] = ()
 
 
 def read(
@@ -83,7 +85,7 @@ def read(
             hint="an option that is not described is refused rather than ignored; see docs/add-a-family.md",
             context={"problems": problems},
         )
-    return Reading(arguments, unknown, storage)
+    return Reading(arguments, unknown, storage, tuple(config.get("architectures") or ()))
 
 
 def write(entries: Iterable[Entry], arguments: Mapping[str, Any]) -> dict[str, Any]:

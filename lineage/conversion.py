@@ -59,11 +59,13 @@ def open_checkpoint(
     *,
     allow_pickle: bool = False,
     strict: bool = False,
+    drop_head: bool = False,
     before_weights: Callable[[Source], object] = lambda source: None,
 ) -> Checkpoint:
     """Find a model, read its config and headers, and fit it to a spec. Raises any of the project's errors.
 
-    before_weights: called when the config is understood, and nothing else is fetched yet.
+    drop_head: take the backbone alone. before_weights: called when the config is understood, and nothing else is
+    fetched yet.
     """
     source = locate(model, access)
     dialect, reading, model_type = read_config(source.config, strict)
@@ -71,8 +73,9 @@ def open_checkpoint(
     source = source.with_weights(allow_pickle)
     weights = open_weights(source.directory, allow_pickle, source.file).decoded(reading.storage)
     resolved = resolve(
-        dialect, reading.arguments, weights, weights.same, lambda name, value: holds(weights, name, value)
-    )
+        dialect, reading.arguments, weights, weights.same, lambda name, value: holds(weights, name, value),
+        reading.named, drop_head,
+    )  # fmt: skip
     resolved = replace(resolved, place=source.config.name)
     plan = make_plan(dialect, resolved, weights)
     if faulty := unproved(plan):
@@ -139,13 +142,14 @@ def convert(
     force: bool = False,
     strict: bool = False,
     allow_pickle: bool = False,
+    drop_head: bool = False,
     device: str = "cpu",
 ) -> Conversion:
     """Convert a public checkpoint to a directory of unified names, and compare it with the reference.
 
     model: a hub id with or without @revision, a directory, a weights file, a GGUF file. output: else `NAME-lineage`.
-    device: where the comparison runs, cpu, cuda or cuda:N. The output appears whole or not at all, after the
-    comparison. A comparison that ran and failed raises nothing: see `report.passed`; the output is there to look at.
+    drop_head: leave out the heads, which are then lost. device: where the comparison runs, cpu, cuda or cuda:N. The
+    output appears whole or not at all, after the comparison. A comparison that ran and failed raises nothing: see `report.passed`; the output is there to look at.
     """
     from lineage.parity.device import find
 
@@ -157,7 +161,9 @@ def convert(
         target.check_output(found, source.folder, force)
         return found
 
-    checkpoint = open_checkpoint(model, access, allow_pickle=allow_pickle, strict=strict, before_weights=place)
+    checkpoint = open_checkpoint(
+        model, access, allow_pickle=allow_pickle, strict=strict, drop_head=drop_head, before_weights=place
+    )
     source = checkpoint.source
     final = place(source)
     target.check_space(final, needed(checkpoint))
@@ -185,7 +191,14 @@ def _verified(done: Conversion, partial: Path, allow_pickle: bool, device: str) 
     """The conversion with its report, which its record keeps too."""
     from lineage.parity.verification import verify
 
-    report = verify(str(partial), against=done.checkpoint.source, allow_pickle=allow_pickle, device=device)
+    checkpoint = done.checkpoint
+    report = verify(
+        str(partial),
+        against=checkpoint.source,
+        allow_pickle=allow_pickle,
+        drop_head=checkpoint.resolved.bare,
+        device=device,
+    )
     report = replace(report, subject=str(done.output))
     (partial / target.MANIFEST).write_bytes(_dump(done.manifest | {"parity": report.to_dict()}))
     return replace(done, report=report)

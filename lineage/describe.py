@@ -108,7 +108,7 @@ def _readable(source: "Source") -> bool:
 
 
 def _manifest(path: Path, manifest: Any) -> dict[str, Any]:
-    from lineage.conversion import SCHEMA
+    from lineage.record import SCHEMA
 
     kept = isinstance(manifest, dict) and manifest.get("schema") == SCHEMA and "spec" in manifest
     if not kept or not isinstance(manifest.get("family"), str):
@@ -128,7 +128,8 @@ def _from_config(dialect: "Dialect", arguments: Mapping[str, Any], said: Mapping
             facts=[f"known     {', '.join(dict.fromkeys(reference.name for reference in dialect.references))}"],
         )
     parts = (known or dialect.references)[0].parts
-    found = {find.argument: find.argument in parts or find.usual for find in dialect.finds}
+    found: dict[str, Any] = {find.argument: find.argument in parts or find.usual for find in dialect.finds}
+    found |= (known or dialect.references)[0].decides
     model = config.build(
         dialect.config, catalog.families()[dialect.spec].function, {**dialect.fixed, **arguments, **found}
     )

@@ -39,6 +39,39 @@ class Spare(Size):
 
 
 @dataclass(frozen=True)
+class Labels(Key):
+    """The names of classes by their numbers: how many there are counts. `num_labels` may say that alone, or as well."""
+
+    def spellings(self) -> tuple[str, ...]:
+        return (self.key, "num_labels")
+
+    def fits(self, value: Any) -> bool:
+        return isinstance(value, dict) and len(value) > 0 and all(str(number).isdecimal() for number in value)
+
+    def wanted(self) -> str:
+        return "an object of names by numbers"
+
+    def read(self, value: Any) -> dict[str, Any]:
+        return {self.argument: len(value)}
+
+    def absent(self) -> dict[str, Any]:
+        return {self.argument: self.default}
+
+    def consume(self, config: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+        names, count = config.get(self.key), config.get("num_labels")
+        if names is not None and not self.fits(names):
+            return {}, [f"{self.key} is {brief(names)}; understood: {self.wanted()}"]
+        if count is not None and (type(count) is not int or count < 1 or count != len(names or range(count))):
+            return {}, [f"num_labels is {brief(count)}; understood: how many classes {self.key} names, at least 1"]
+        return {self.argument: len(names) if names else count or self.default}, []
+
+    def write(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        names = {str(number): f"LABEL_{number}" for number in range(arguments[self.argument])}
+        numbers = {name: int(number) for number, name in names.items()}
+        return {} if len(names) == self.default else {self.key: names, "label2id": numbers}
+
+
+@dataclass(frozen=True)
 class Twin(Flag):
     """A flag that carries several arguments alike. others: all but the first."""
 

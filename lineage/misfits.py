@@ -1,7 +1,7 @@
 """What does not fit between a file and a model, told in one message that names every offender."""
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
 from lineage.components import Shape
@@ -25,11 +25,13 @@ Header = Mapping[str, Info]
 
 
 def refuse(
-    header: Header, actual: Mapping[str, str], wanted: Mapping[str, Shape], extra: Iterable[str], twice: Iterable[str]
-) -> None:
+    header: Header, actual: Mapping[str, str], wanted: Mapping[str, Shape], extra: Collection[str],
+    twice: Iterable[str], heads: Collection[str] = (),
+) -> None:  # fmt: skip
     """Raise TensorMismatch if a tensor is missing, extra, twice there, or of another shape or type.
 
-    actual: names of today -> the file's own. wanted: shapes by name. extra: what nothing explains.
+    actual: names of today -> the file's own. wanted: shapes by name. extra: what nothing explains. heads: names beside
+    the backbone, which can do without them.
     """
     missing = {name: f"missing     {name}  {list(shape)}" for name, shape in wanted.items() if name not in actual}
     shape, dtype = [], []
@@ -56,7 +58,9 @@ def refuse(
         raise TensorMismatch(
             "the checkpoint does not fill the model",
             facts=[*facts, f"{fit} of {len(wanted)} tensors fit; nothing was written"],
-            hint="re-save the checkpoint, or see what was expected: lineage show MODEL --tensors",
+            hint="a head that is not described: --drop-head converts the backbone alone"
+            if problems == unexpected and set(extra) <= set(heads)
+            else "re-save the checkpoint, or see what was expected: lineage show MODEL --tensors",
             context={"problems": problems[:1000], "problem_count": len(problems)},
         )
 

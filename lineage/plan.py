@@ -7,19 +7,20 @@ one message.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from lineage import config, graph
 from lineage.components import Model, Shape
 from lineage.config import brief
-from lineage.errors import FileDamaged, TensorMismatch
+from lineage.errors import ArchitectureError, FileDamaged, TensorMismatch
 from lineage.misfits import Header, refuse, shown
 from lineage.operations import Operations, Shapes, prove, read_operation, spell, stages
 from lineage.rules import Dialect, Find, fill, match
 
 LAYERS_PER_TENSOR = 10  # at most, where some layers are one
+HEAD = "a head, dropped as asked"
 
 
 @dataclass(frozen=True)
@@ -141,13 +142,17 @@ def _above(name: str) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Resolved:
-    """What config and checkpoint together say. notes: for the reader of the report. place: where the config stands."""
+    """What config and checkpoint together say. notes: for the reader of the report. place: where the config stands.
+
+    bare: whether heads are dropped.
+    """
 
     arguments: dict[str, Any]
     base: str
     notes: tuple[str, ...]
     separate: frozenset[str]
     place: str = "config.json"
+    bare: bool = False
 
 
 def resolve(
@@ -156,10 +161,14 @@ def resolve(
     header: Header,
     equal: Callable[[str, str], bool],
     constant: Callable[[str, str], bool] = lambda name, value: False,
+    named: Collection[str] = (),
+    bare: bool = False,
 ) -> Resolved:
     """Let the checkpoint decide what configs leave open: which heads are there, and whether a table is shared.
 
-    equal: whether two tensors of the file hold the same bytes. constant: whether one holds a named constant.
+    equal: whether two tensors of the file hold the same bytes. constant: whether one holds a named constant. named: the
+    classes that the config names. bare: the model without its heads is wanted. Raises ArchitectureError where no such
+    is described, or where nothing tells which head some tensors are of.
     """
     actual = {dialect.today(name): name for name in header}
     base = dialect.base(actual)
@@ -170,7 +179,13 @@ def resolve(
         return any(find.unless is None or not constant(real, find.unless) for real in held)
 
     found = {find.argument: there(find) != find.absent for find in dialect.finds}
-    resolved = {**dialect.fixed, **arguments, **found}
+    if bare and not _heads(dialect):
+        raise ArchitectureError(
+            f"model_type {dialect.model_types[0]!r} is described with its head alone: there is no backbone without it",
+            hint="leave out --drop-head",
+        )
+    found |= dict.fromkeys(_heads(dialect) if bare else (), False)
+    resolved = {**dialect.fixed, **arguments, **found, **({} if bare else _told(dialect, base, actual, named))}
     notes = []
     separate = set()
     for copy in dialect.copies:
@@ -180,7 +195,25 @@ def resolve(
             resolved[copy.argument] = False
             separate.add(name)
             notes.append(f"config.json says {copy.argument}, but {name} differs from {of}: taken as a table of its own")
-    return Resolved(resolved, base, tuple(notes), frozenset(separate))
+    return Resolved(resolved, base, tuple(notes), frozenset(separate), bare=bare)
+
+
+def _heads(dialect: Dialect) -> list[str]:
+    """The arguments that say which heads there are beside the backbone, where a checkpoint may have none."""
+    return [f.argument for f in dialect.finds if hasattr(Model, f.argument) and not f.sources[0].startswith("{base}")]
+
+
+def _told(dialect: Dialect, base: str, names: Collection[str], named: Collection[str]) -> Mapping[str, object]:
+    """The arguments that follow from the class whose head the file holds."""
+    fit = [r for r in dialect.references if r.tells and any(n.startswith(fill(r.tells, {}, base)) for n in names)]
+    chosen = [r for r in fit if r.name in named] if len(fit) > 1 else fit
+    if len(chosen) != bool(fit):
+        raise ArchitectureError(
+            f"config.json: architectures names {brief(list(named))}, which does not tell what {fit[0].tells}… is",
+            facts=[f"known     {', '.join(r.name for r in fit)}"],
+            hint="name its class there, or convert the backbone alone with --drop-head",
+        )
+    return chosen[0].decides if chosen else {}
 
 
 def make_plan(dialect: Dialect, resolved: Resolved, header: Header) -> Plan:
@@ -199,11 +232,14 @@ def make_plan(dialect: Dialect, resolved: Resolved, header: Header) -> Plan:
     steps, pairs = _standing_in(dialect, resolved, steps, actual)
     wanted = {name: shape for step in steps for name, shape in zip(step.sources, step.source_shapes, strict=True)}
     rest = [name for name in actual if name not in wanted]
+    heads = set(rest) - set(_within(rest, wanted, resolved.base))
+    dropped = [Dropped(name, HEAD, None) for name in rest if resolved.bare and name in heads]
+    rest = [name for name in rest if not (resolved.bare and name in heads)]
     copied = {name: pairs[name] for name in rest if pairs.get(name) in wanted}
-    dropped = [d for name in rest if name not in copied and (d := _drop(dialect, name, resolved.base, model, actual))]
+    dropped += [d for name in rest if name not in copied and (d := _drop(dialect, name, resolved.base, model, actual))]
     explained = copied.keys() | {d.name for d in dropped}
     extra = [name for name in rest if name not in explained]
-    refuse(header, actual, wanted, extra, twice)
+    refuse(header, actual, wanted, extra, twice, heads if _heads(dialect) else ())
     return Plan(
         model,
         resolved.base,
@@ -211,6 +247,12 @@ def make_plan(dialect: Dialect, resolved: Resolved, header: Header) -> Plan:
         tuple(replace(d, name=actual[d.name]) for d in dropped),
         tuple(Copied(actual[name], actual[of]) for name, of in copied.items()),
     )
+
+
+def _within(names: Collection[str], wanted: Collection[str], base: str) -> Iterator[str]:
+    """Those of the names that lie in a part of the backbone, under its prefix or without."""
+    parts = {name.removeprefix(base).partition(".")[0] for name in wanted if name.startswith(base)}
+    yield from (name for name in names if (base and name.startswith(base)) or name.partition(".")[0] in parts)
 
 
 def _function(dialect: Dialect) -> Callable[..., Model]:

@@ -159,7 +159,7 @@ class Tap:
     the module whose input is the component's, if not the source itself; of several, the first that there is. feeds: the
     component's inputs as other paths of the model, where no one module has them.
     heads_first: the reference has [B, heads, T, …] where we have [B, T, heads, …]. given: it follows from the call
-    alone, so that what our own run gives is compared.
+    alone, so that what our own run gives is compared. where: which models it is for, if not all.
     Modules with tensors of their own need no Tap unless one of these is special: the rules pair them.
     """
 
@@ -170,6 +170,7 @@ class Tap:
     feeds: tuple[str, ...] = ()
     heads_first: bool = False
     given: bool = False
+    where: Callable[[Model], bool] | None = None
 
     @property
     def entries(self) -> tuple[str, ...]:
@@ -180,7 +181,10 @@ class Tap:
 class Reference:
     """The reference's class for a model with these parts, and where it puts the outputs (ours -> its own).
 
-    deaf: a module of it that should know how long a call is and is not told; it is, before we are compared with it.
+    Several of its own are stacked along a new last axis. deaf: a module of it that should know how long a call is and
+    is not told; it is, before we are compared with it. where: which models with these parts it is for, if not all.
+    tells: the beginning of tensors that only its files have: there, `decides` gives arguments of the spec; of several
+    such classes that one is meant that the config's architectures name. settings: keys that its config must have.
 
     module: where the class is. build: what makes it, if it is not transformers': a function of that module and of what
     config.json says. It returns a torch module that is called as transformers' are (token ids and masks by keyword,
@@ -189,8 +193,12 @@ class Reference:
 
     name: str
     parts: tuple[str, ...]
-    outputs: Mapping[str, str]
+    outputs: Mapping[str, str | tuple[str, ...]]
     deaf: str = ""
+    where: Callable[[Model], bool] | None = None
+    tells: str = ""
+    decides: Mapping[str, object] = field(default_factory=dict)
+    settings: Mapping[str, object] = field(default_factory=dict)
     module: str = "transformers"
     build: Callable[[Any, Mapping[str, Any]], Any] | None = None
 
@@ -198,6 +206,11 @@ class Reference:
     def library(self) -> str:
         """The package that it is of."""
         return self.module.partition(".")[0]
+
+    def fits(self, model: Model) -> bool:
+        """Whether it is for this model: asks for no part that is missing."""
+        parts = all(getattr(model, part) is not None for part in self.parts)
+        return parts and (self.where is None or self.where(model))
 
 
 @dataclass(frozen=True)
@@ -250,6 +263,10 @@ class Dialect:
         if any(match(source, name, base) for name in names for source in held):
             return replace(self, tensors=(*self.memory, *self.tensors))
         return self
+
+    def suited(self, model: Model) -> "Dialect":
+        """The dialect with those taps that are for this model."""
+        return replace(self, taps=tuple(tap for tap in self.taps if tap.where is None or tap.where(model)))
 
     def today(self, name: str) -> str:
         """A tensor's name in the dialect's present spelling."""

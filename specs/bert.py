@@ -18,6 +18,7 @@ from lineage.components import (
     SkipPadding,
     Transform,
     head_width,
+    scorer,
 )
 
 YEAR, PARENT = 2018, "transformer"
@@ -42,11 +43,16 @@ def bert(
     tied: bool = True,
     pooler: bool = False,
     next_sentence: bool = False,
+    task: str | None = None,
+    classes: int = 2,
+    summary: str | None = None,
 ) -> Model:
     """head_activation: None is the body's. padding: see Embed. pad: position ids skip this token, which is the
     padding then; None counts every token.
 
-    head, pooler, next_sentence: which of the heads there are; next_sentence reads what the pooler gives.
+    head, pooler, next_sentence: which of the heads there are; next_sentence reads what the pooler gives. task: what a
+    classifier scores, see Classifier. summary: the activation of a map of its own before it scores a text, in place of
+    the pooler.
     """
     norm = LayerNorm(eps=eps)
     attention = Attention(
@@ -61,6 +67,9 @@ def bert(
     block = Block(attention=Residual(body=attention, norm_sum=norm), mlp=Residual(body=mlp, norm_sum=norm))
     ids = Consecutive() if pad is None else SkipPadding(pad=pad)
     transform = Transform(activation=activation if head_activation is None else head_activation, norm=norm)
+    first = Transform(activation=summary) if summary else None
+    classifier = scorer(task, classes, "first" if summary else "pooled", first)
+    pooled = next_sentence or (classifier is not None and classifier.reads == "pooled")
     return Model(
         embed=Embed(
             vocab=vocab,
@@ -72,8 +81,9 @@ def bert(
         ),
         blocks=(block,) * layers,
         head=Head(vocab=vocab, tied=tied, bias=True, transform=transform) if head else None,
-        pooler=Pooler() if pooler or next_sentence else None,
+        pooler=Pooler() if pooler or pooled else None,
         next_sentence=Classifier(classes=2) if next_sentence else None,
+        classifier=classifier,
     )
 
 

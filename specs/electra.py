@@ -1,9 +1,9 @@
-"""ELECTRA (Clark et al., 2020): BERT with a narrow token table, mapped to the stream's width; its generator's head."""
+"""ELECTRA (Clark et al., 2020): BERT with a narrow token table; one head masks tokens, another tells replaced ones."""
 
 from dataclasses import replace
 from typing import Any
 
-from lineage.components import Model, Projection
+from lineage.components import Model, Projection, Transform, scorer
 
 from .bert import TINY as BERT
 from .bert import bert
@@ -18,11 +18,16 @@ def electra(
     table_width: int = 128,
     heads: int = 4,
     mlp_width: int = 1024,
+    activation: str = "gelu",
     head_activation: str | None = "gelu",
+    task: str | None = None,
     **arguments: Any,
 ) -> Model:
     """table_width: of the token table and the head; a table of the stream's width needs no map."""
-    base = bert(width=width, heads=heads, mlp_width=mlp_width, head_activation=head_activation, **arguments)
+    given: dict[str, Any] = {"activation": activation, "head_activation": head_activation, "task": task}
+    base = bert(width=width, heads=heads, mlp_width=mlp_width, **given, **arguments)
+    if task == "replaced":
+        base = replace(base, classifier=scorer(task, 1, "each", Transform(activation=activation)))
     return narrow(base, table_width, table_width != width)
 
 
@@ -38,9 +43,12 @@ def narrow(base: Model, table_width: int, mapped: bool) -> Model:
 
 
 TINY = BERT | {"table_width": 16}
+BASE = {"width": 768, "table_width": 768, "heads": 12, "mlp_width": 3072, "head": False, "task": "replaced"}
 PUBLISHED = {
     "electra-small-generator": {},
     "electra-base-generator": {"table_width": 768},
     "electra-large-generator": {"table_width": 1024, "layers": 24},
-    "electra-base": {"width": 768, "table_width": 768, "heads": 12, "mlp_width": 3072, "head": False},
+    "electra-small": {"head": False, "task": "replaced"},
+    "electra-base": BASE,
+    "electra-large": BASE | {"width": 1024, "table_width": 1024, "layers": 24, "heads": 16, "mlp_width": 4096},
 }

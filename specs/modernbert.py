@@ -15,6 +15,7 @@ from lineage.components import (
     Transform,
     head_width,
     layer_names,
+    scorer,
 )
 
 YEAR, PARENT = 2024, "bert"
@@ -46,9 +47,13 @@ def modernbert(
     padding: int | None = 50283,
     head: bool = True,
     tied: bool = True,
+    task: str | None = None,
+    classes: int = 2,
+    pooling: str = "first",
 ) -> Model:
     """pattern: "window" or "full" for each layer; None is a full one at the beginning of each period. span: tokens of a
     window, half of them on either side. theta, scaling: of the full layers; local_theta, local_scaling: of the others.
+    task: what a classifier scores, see Classifier. pooling: of texts, the "first" token or the "mean".
     """
     norm, across = LayerNorm(eps=eps, bias=norm_bias), head_width(width, heads)
     usual = ["window" if place % period else "full" for place in range(layers)]
@@ -72,11 +77,13 @@ def modernbert(
 
     kinds = layer_names(pattern, usual, ("window", "full"))
     transform = Transform(activation=head_activation, norm=norm, bias=transform_bias)
+    reads = "start" if (task, pooling) == ("choice", "first") else pooling
     return Model(
         embed=Embed(vocab=vocab, width=width, padding=padding, norm=norm),
         blocks=tuple(block(place, kind) for place, kind in enumerate(kinds)),
         norm=norm,
         head=Head(vocab=vocab, tied=tied, bias=head_bias, transform=transform) if head else None,
+        classifier=scorer(task, classes, reads, transform),
     )
 
 

@@ -33,6 +33,7 @@ ROUNDING = {  # what shows in short types alone
 EQUIVALENT = ROUNDING | {  # a mutant's text -> why it is no other model
     r".*norm\w*: exact (True|False) -> (True|False)": "the same, and most often so where a kernel rounds once anyway",
     r".*activation gelu_(new|tanh|fast|cut) -> gelu_(new|tanh|fast|cut)": "one function, rounded in its last places",
+    r"classifier: task \w+ -> \w+": "the same scores, trained with another loss",
 }
 CONDITIONAL: dict[str, Callable[[Any], bool]] = {  # a mutant's text -> of which components that is no other model
     r".*: attention and mlp exchanged": lambda part: part.parallel,  # with their tensors: the same two summands

@@ -14,6 +14,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from lineage import components as c
 from lineage.components import Component
 from lineage.feed_forward import NORMALISATIONS, SCORES
+from lineage.heads import READS, TASKS
 
 NAMES = {
     "activation": c.ACTIVATIONS,
@@ -21,6 +22,8 @@ NAMES = {
     "score": SCORES,
     "normalise": NORMALISATIONS,
     "rounded": ("table", "result", "both"),
+    "task": tuple(TASKS),
+    "reads": READS,
 }  # a field of names -> those it may have
 SAMPLES: dict[Any, Any] = {int: 2, float: 0.5, bool: True, tuple[int, ...]: (0, 0)}
 FITTING = {"buckets": 8, "distance": 20, "keep": 1, "offset": 3}  # numbers that go together, and do something

@@ -3,6 +3,7 @@
 from hypothesis import strategies as st
 
 from lineage import components as c
+from lineage.heads import READS, TASKS
 from tests.pieces import (
     ACTIVATIONS,
     ALIBI,
@@ -74,11 +75,26 @@ def blocks(draw: Draw, heads: int | None = None, cross: bool = False) -> c.Block
 
 SEGMENTS = st.builds(c.Segments, count=SIZES)
 PROJECTIONS = st.builds(c.Projection, width=SIZES, bias=FLAGS)
-CLASSIFIERS = st.builds(c.Classifier, classes=SIZES)
 
 
 def transforms(width: st.SearchStrategy) -> st.SearchStrategy:
-    return st.builds(c.Transform, activation=ACTIVATIONS, norm=NORMS, width=width, bias=FLAGS)
+    return st.builds(c.Transform, activation=ACTIVATIONS, norm=maybe(NORMS), width=width, bias=FLAGS)
+
+
+@st.composite
+def classifiers(draw: Draw, pooler: bool = True) -> c.Classifier:
+    """pooler: whether there is one that it may read."""
+    task = draw(st.sampled_from(list(TASKS)))
+    texts = [reads for reads in READS if reads != "each" and (pooler or reads != "pooled")]
+    return c.Classifier(
+        classes=TASKS[task] or draw(SIZES),
+        task=task,
+        reads=draw(st.sampled_from(texts)) if task in ("text", "choice") else "each",
+        transform=draw(maybe(transforms(maybe(SIZES)))),
+    )
+
+
+CLASSIFIERS = st.builds(c.Classifier, classes=SIZES)
 
 
 @st.composite
@@ -150,6 +166,7 @@ def models(draw: Draw, encoder: bool = False) -> c.Model:
         head=None if encoder else draw(maybe(heads(embed))),
         pooler=pooler,
         next_sentence=draw(maybe(CLASSIFIERS)) if pooler else None,
+        classifier=None if encoder else draw(maybe(classifiers(pooler is not None))),
     )
 
 
@@ -188,7 +205,7 @@ PARTS: dict[type[c.Component], st.SearchStrategy] = {
     c.Transform: transforms(maybe(SIZES)),
     c.Head: embeds().flatmap(heads),
     c.Pooler: st.just(c.Pooler()),
-    c.Classifier: CLASSIFIERS,
+    c.Classifier: classifiers(),
     c.Model: models(),
 }
 """Every kind has a line here: test_components holds the two together."""

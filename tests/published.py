@@ -67,7 +67,7 @@ def said(dialect: Dialect, size: str) -> dict[str, Any] | None:
         read = config.read(dialect.config, written).arguments
     except ArchitectureError:
         return None
-    decided = {find.argument for find in dialect.finds}
+    decided = {find.argument for find in dialect.finds} | {name for r in dialect.references for name in r.decides}
     back = complete_for(dialect.spec, dialect, read)
     return written if all(back[name] == value for name, value in arguments.items() if name not in decided) else None
 
@@ -83,15 +83,20 @@ def cases() -> Iterator[Case]:
 
 
 CASES = list(cases())
+FIRST = {case.model_type: case for case in reversed(CASES)}
 REFERENCES: list[tuple[Case, Reference]] = [
-    (case, r) for case in CASES if case.model_type in JUDGED for r in case.dialect.references
+    (case, r)
+    for case in CASES
+    if case.model_type in JUDGED
+    for r in case.dialect.references
+    if not r.tells or case is FIRST[case.model_type]  # such heads are the same at every size
 ]
 
 
-def parts(dialect: Dialect, reference: Reference) -> dict[str, bool]:
+def parts(dialect: Dialect, reference: Reference) -> dict[str, Any]:
     """Which heads a class of the reference has."""
-    heads = [find.argument for find in dialect.finds if hasattr(Model, find.argument)]
-    return {head: head in reference.parts for head in heads}
+    heads = {find.argument: find.argument in reference.parts for find in dialect.finds if hasattr(Model, find.argument)}
+    return ({"task": None} if any(r.tells for r in dialect.references) else {}) | heads | dict(reference.decides)
 
 
 def keys(dialect: Dialect) -> list[Key]:

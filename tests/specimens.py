@@ -164,6 +164,14 @@ def classic(source: c.Sinusoids, target: c.Sinusoids) -> c.Model:
     )  # fmt: skip
 
 
+def scored(task: str, reads: str, count: int = 3, **changes: Any) -> c.Model:
+    """An encoder with a head that scores texts or tokens."""
+    seen = attention(mask=c.Bidirectional(reach=4))
+    classifier = c.Classifier(classes=count, task=task, reads=reads, **changes)
+    pooler = c.Pooler() if reads == "pooled" else None
+    return model(block(seen), head=None, pooler=pooler, classifier=classifier)
+
+
 SPECIMENS = {
     "alibi": bloom_like(),
     "latent": latent(
@@ -177,6 +185,10 @@ SPECIMENS = {
     "factorised": factorised(),
     "projected": projected(),
     "encoded": encoded(),
+    "classes of a text": scored("text", "mean", transform=c.Transform(activation="tanh", norm=LAYER, width=7)),
+    "a text among others": scored("choice", "start", 1),
+    "classes of tokens": scored("tokens", "each", transform=c.Transform(activation="gelu", bias=False)),
+    "an answer's ends": scored("span", "each", 2),
     "sinusoids": classic(c.Sinusoids(apart=True), c.Sinusoids(single=False)),
     "closed sinusoids": classic(
         c.Sinusoids(length=LONGEST + 3, closed=True, ids=c.SkipPadding(pad=2)),

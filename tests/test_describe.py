@@ -151,8 +151,8 @@ def test_config_alone_has_the_heads_of_its_class(architectures: Any, heads: set[
 
 
 def test_config_of_a_class_with_other_heads_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ArchitectureError, match="BertForSequenceClassification") as caught:
-        found(a_config(tmp_path, model_type="bert", architectures=["BertForSequenceClassification"]))
+    with pytest.raises(ArchitectureError, match="BertLMHeadModel") as caught:
+        found(a_config(tmp_path, model_type="bert", architectures=["BertLMHeadModel"]))
     assert "BertForMaskedLM" in caught.value.facts[0]
     assert found(a_config(tmp_path, **TINY, architectures=["GPT2Model"])).model.head.tied
 

@@ -56,7 +56,8 @@ def judges(workshop):
     @cache
     def judge(case: Case | Grown | str) -> Judge:
         if isinstance(case, str):
-            return Judge(spread_model(SPECIMENS[case]), probes=calls(SPECIMENS[case]))
+            outputs = ("logits",) if SPECIMENS[case].head else ("scores",)
+            return Judge(spread_model(SPECIMENS[case]), outputs, calls(SPECIMENS[case]))
         if isinstance(case, Grown):
             return Judge(case.model(torch.float64))
         return Judge(lineage.from_pretrained(workshop.converted(case), dtype="fp64"), tuple(case.outputs))
@@ -77,7 +78,8 @@ def test_every_change_is_noticed(judges, case):
 def test_equivalents_are_equivalent(judges):
     """What is listed moves nothing indeed, or it must leave the list."""
     found = set()
-    for one in (judges(case) for case in (BY_NAME["bert-gelu-new"], *GROWN[-2:], "alibi", "chunked", "projected")):
+    for one in (judges(case) for case in (BY_NAME["bert-gelu-new"], *GROWN[-2:], "alibi", "chunked", "projected",
+                                       "a text among others")):  # fmt: skip
         listed = [mutant for mutant in mutants(one.spec) if known(mutant, one.spec) and built(mutant)]
         found |= set().union(*(known(mutant, one.spec) for mutant in listed))
         assert [str(mutant) for mutant in listed if one.notices(mutant)] == []

@@ -62,7 +62,8 @@ def test_reference_has_as_many_parameters_and_its_names_fit(case: Case, referenc
     file = header(theirs)
     written = CONFIG_MAPPING[case.model_type](**case.config).to_dict()
     read = config.read(case.dialect.config, written, strict=True).arguments
-    resolved = resolve(case.dialect, read, file, lambda one, other: True, lambda name, value: True)
+    named = (reference.name,)
+    resolved = resolve(case.dialect, read, file, lambda one, other: True, lambda name, value: True, named)
     plan = make_plan(case.dialect, resolved, file)
     beside = {find.argument: resolved.arguments[find.argument] for find in case.dialect.finds}  # heads and the rest
     model = case.model(**beside | parts(case.dialect, reference))

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from lineage import components as c
 from lineage.modules.feed_forward import Activation
-from lineage.modules.registry import make, make_or_pass, runs
+from lineage.modules.registry import make_or_pass, runs
 
 
 @runs(c.Transform)
@@ -17,7 +17,7 @@ class Transform(nn.Module):
         super().__init__()
         self.dense = nn.Linear(width, spec.width or width, bias=spec.bias)
         self.act = Activation(spec.activation)
-        self.norm = make(spec.norm, spec.width or width)
+        self.norm = make_or_pass(spec.norm, spec.width or width)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         out: Tensor = self.norm(self.act(self.dense(x_BTD)))
@@ -65,12 +65,26 @@ class Pooler(nn.Module):
 
 @runs(c.Classifier)
 class Classifier(nn.Module):
-    """Scores of classes from a pooled vector."""
+    """Scores of classes from a vector of each text or of each token."""
 
     def __init__(self, spec: c.Classifier, width: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(spec.classes, width))
+        self.transform = make_or_pass(spec.transform, width)
+        self.weight = nn.Parameter(torch.empty(spec.tensors(width)["weight"]))
         self.bias = nn.Parameter(torch.zeros(spec.classes))
 
-    def forward(self, x_BD: Tensor) -> Tensor:
-        return F.linear(x_BD, self.weight, self.bias)
+    def forward(self, x_xD: Tensor) -> Tensor:
+        return F.linear(self.transform(x_xD), self.weight, self.bias)
+
+
+def read(reads: str, hidden_BTD: Tensor, pooled_BD: Tensor | None, keep_BT: Tensor | None) -> Tensor:
+    """What a classifier scores, of what the model has: [B, D] or [B, T, D]. keep_BT: false for padding."""
+    if reads == "pooled" and pooled_BD is not None:
+        return pooled_BD
+    if reads == "each" or (reads == "mean" and keep_BT is None):
+        return hidden_BTD if reads == "each" else hidden_BTD.mean(1)
+    if reads == "first" or keep_BT is None:
+        return hidden_BTD[:, 0]
+    if reads == "start":
+        return hidden_BTD[torch.arange(len(hidden_BTD), device=hidden_BTD.device), keep_BT.long().argmax(-1)]
+    return (hidden_BTD * keep_BT[..., None]).sum(1) / keep_BT.sum(1, keepdim=True)

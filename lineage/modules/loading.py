@@ -30,17 +30,19 @@ def from_pretrained(
     cache_dir: str | Path | None = None,
     local_files_only: bool = False,
     allow_pickle: bool = False,
+    drop_head: bool = False,
 ) -> Model:
     """A model in eval mode, every tensor accounted for.
 
     model: a directory made by `convert`, or anything that `convert` takes. dtype: "keep" (as stored), "fp32", "fp64",
-    "bf16", "fp16" or a torch dtype. Raises the project's errors.
+    "bf16", "fp16" or a torch dtype. drop_head: of a public checkpoint take the backbone alone. Raises the project's
+    errors.
     """
     if (Path(model) / MANIFEST).exists():
         loaded = _converted(Path(model))
     else:
         access = Access(revision, token, Path(cache_dir) if cache_dir else None, local_files_only)
-        loaded = assembled(open_checkpoint(str(model), access, allow_pickle=allow_pickle))
+        loaded = assembled(open_checkpoint(str(model), access, allow_pickle=allow_pickle, drop_head=drop_head))
     return loaded.to(device=torch.device(device), dtype=_dtype(dtype))
 
 

@@ -43,3 +43,21 @@ def balance_loss(logits: Sequence[Tensor], top_k: int, keep_BT: Tensor | None = 
         keep_x = keep_BT.flatten().bool().repeat(len(logits))
         probabilities_xE, chosen_xE = probabilities_xE[keep_x], chosen_xE[keep_x]
     return together_xE.shape[-1] * (chosen_xE.mean(0) * probabilities_xE.mean(0)).sum()
+
+
+def class_loss(scores_BC: Tensor, labels: Tensor, problem: str) -> Tensor:
+    """How far scores of texts are from their labels (Devlin et al. 2018, §4.1).
+
+    problem: "regression", mean squared error of numbers [B] or [B, C]; "single_label_classification", mean
+    cross-entropy of classes [B]; "multi_label_classification", binary cross-entropy of 0 or 1 for each class, [B, C].
+    """
+    if problem == "single_label_classification":
+        return F.cross_entropy(scores_BC, labels)
+    if problem == "multi_label_classification":
+        return F.binary_cross_entropy_with_logits(scores_BC, labels)
+    return F.mse_loss(scores_BC.reshape(labels.shape), labels)
+
+
+def span_loss(scores_BT2: Tensor, first_B: Tensor, last_B: Tensor) -> Tensor:
+    """Mean cross-entropy of an answer's first and last token (Devlin et al. 2018, §4.2)."""
+    return (F.cross_entropy(scores_BT2[..., 0], first_B) + F.cross_entropy(scores_BT2[..., 1], last_B)) / 2

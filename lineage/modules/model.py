@@ -17,12 +17,16 @@ from lineage.modules.registry import make, make_or_pass, runs
 
 @dataclass
 class Output:
-    """hidden [B, T, D]; and if the model has such heads, logits [B, T, V], pooled [B, D], next_sentence [B, C]."""
+    """hidden [B, T, D]; and if the model has such heads, logits [B, T, V], pooled [B, D], next_sentence [B, C].
+
+    scores: of a classifier, [B, C] or for each token [B, T, C].
+    """
 
     hidden: Tensor
     logits: Tensor | None = None
     pooled: Tensor | None = None
     next_sentence: Tensor | None = None
+    scores: Tensor | None = None
 
 
 @runs(c.Model)
@@ -47,6 +51,7 @@ class Model(nn.Module):
         self.head = make(spec.head, width) if spec.head else None
         self.pooler = make(spec.pooler, width) if spec.pooler else None
         self.next_sentence = make(spec.next_sentence, width) if spec.next_sentence else None
+        self.classifier = make(spec.classifier, width) if spec.classifier else None
 
     def forward(
         self,
@@ -87,12 +92,15 @@ class Model(nn.Module):
         if cache is not None:
             cache.advance(input_ids.shape[1])
         hidden_BTD = self.norm(x_BTD if last is None else x_BTD[:, -last:])
-        pooled_BD = self.pooler(hidden_BTD) if self.pooler is not None else None
+        pooled_BD, scores = self.pooler(hidden_BTD) if self.pooler is not None else None, None
+        if self.spec.classifier is not None and self.classifier is not None:
+            scores = self.classifier(head.read(self.spec.classifier.reads, hidden_BTD, pooled_BD, context.keep_BS))
         return Output(
             hidden=hidden_BTD,
             logits=self.head(hidden_BTD, self.table) if self.head is not None else None,
             pooled=pooled_BD,
             next_sentence=self.next_sentence(pooled_BD) if self.next_sentence is not None else None,
+            scores=scores,
         )
 
     def generate(self, input_ids: Tensor, attention_mask: Tensor | None = None, **options: Any) -> Tensor:

@@ -142,7 +142,8 @@ def tensor_of(output: Any) -> Tensor | None:
     the order of the numbers that follow them, since the order in which they were chosen says nothing).
     """
     if isinstance(output, Output):
-        return output.hidden if output.logits is None else output.logits
+        found = (value for value in (output.logits, output.scores) if value is not None)
+        return next(found, output.hidden)
     several = isinstance(output, tuple) and all(isinstance(value, Tensor) for value in output)
     if several and len({value.shape[:-1] for value in output}) == 1:
         return torch.cat([*_sorted(output)] or [*output], -1)

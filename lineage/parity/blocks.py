@@ -25,7 +25,7 @@ from lineage.parity import levels, reference
 from lineage.parity.activations import pairs
 from lineage.parity.device import find, strict
 from lineage.parity.probes import Probe, sources, tokens, usable_length
-from lineage.parity.repairs import told_lengths
+from lineage.parity.repairs import mended
 from lineage.parity.replay import trace
 from lineage.parity.report import Report, passed
 from lineage.parity.routes import flips, listed, routed
@@ -45,14 +45,16 @@ Held = dict[tuple[tuple[int, str], str], Tensor]
 
 
 def verify_blocks(
-    model: str | Path, *, local_files_only: bool = False, allow_pickle: bool = False, device: str = "cpu"
-) -> Report:
+    model: str | Path, *, local_files_only: bool = False, allow_pickle: bool = False, drop_head: bool = False,
+    device: str = "cpu",
+) -> Report:  # fmt: skip
     """`verify` for what does not fit: bytes, then every component on the reference's own input, weights streamed.
 
-    device: cpu, cuda or cuda:N. Raises ResourceError if it is not there, and the project's other errors.
+    drop_head: of a checkpoint take the backbone alone. device: cpu, cuda or cuda:N. Raises ResourceError if it is not
+    there, and the project's other errors.
     """
     device = find(device)
-    made = subject(model, Access(local_files_only=local_files_only), allow_pickle)
+    made = subject(model, Access(local_files_only=local_files_only), allow_pickle, drop_head)
     with made.material() as material, strict(device):
         session = Session(made, material, (), device=device)
         spec = made.spec
@@ -182,13 +184,11 @@ def _skeleton(session: Session) -> nn.Module:
             return reference.build_other(session.reference, session.material).eval()
     kind = getattr(transformers, session.reference.name)
     with reference.quiet(), no_init_weights(), _meta_parameters(), torch.device(session.device):
-        config = session.material.config(session.repairs)
+        config = session.material.config({**session.repairs, **session.reference.settings})
         model: nn.Module = kind._from_config(
             config, attn_implementation=session.attention, experts_implementation="eager", dtype=torch.float32
         )
-    if session.reference.deaf:
-        told_lengths(model, session.reference.deaf)
-    return model.eval()
+    return mended(model, session.reference)
 
 
 @contextlib.contextmanager

@@ -25,7 +25,7 @@ from lineage.parity.verification import conditions
 SCHEMA = "lineage.golden/1"
 TOP = 16
 TOLERANCE = 2e-5  # times max(1, std of the result): an honest change of machine stays below, see levels.FP32_LIMIT
-OUTPUTS = ("logits", "hidden", "pooled", "next_sentence")
+OUTPUTS = ("logits", "hidden", "pooled", "next_sentence", "scores")
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,9 @@ def sketch(result: Tensor) -> Sketch:
     top = result.topk(min(TOP, wide), dim=-1)
     signs_V = torch.arange(wide, dtype=torch.float64).cos().sign()  # as good as random, and the same everywhere
     signed = (result.double() * signs_V).sum(-1) / wide**0.5
-    return Sketch(top.values, top.indices.int(), result.logsumexp(-1), signed.float(), result.std().reshape(1))
+    return Sketch(
+        top.values, top.indices.int(), result.logsumexp(-1), signed.float(), result.std(correction=0).reshape(1)
+    )
 
 
 def save_golden(
@@ -107,9 +109,7 @@ def _results(model: Model, probe: Probe) -> Iterator[tuple[str, Tensor]]:
         outputs = model(**probe.arguments(_device(model)))
     found = ((name, getattr(outputs, name)) for name in OUTPUTS)
     first = "logits" if outputs.logits is not None else "hidden"
-    yield from (
-        (name, value.cpu()) for name, value in found if value is not None and name in (first, "pooled", "next_sentence")
-    )
+    yield from ((name, value.cpu()) for name, value in found if value is not None and name in (first, *OUTPUTS[2:]))
 
 
 def _read(path: Path) -> tuple[dict[str, Any], Mapping[str, Tensor]]:

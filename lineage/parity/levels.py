@@ -31,6 +31,7 @@ FP64_LIMIT = 1e-12  # relative; honest implementations stand at 1e-16…1e-13, t
 FP32_LIMIT = 2e-5  # times max(1, std of the reference's result)
 NOISE = 4.0  # times the reference's own noise, measured: the same sums in another order may be as far off
 FAULT = 1e-3  # times the same: two paths of the reference this far apart are not both right
+WHOLE = (("logits", "logits"), ("scores", "logits"), ("hidden", "last_hidden_state"))
 BF16_RATIO = 2.0  # our rms error over the reference's: on few positions two honest ones differ by 1.3
 
 
@@ -114,7 +115,7 @@ def replay(session: Session) -> tuple[Level, list[Trace]]:
     ours, theirs = session.pair(torch.float64)
     paths = [path for path, _ in ours.named_modules() if path]
     mapping = pairs(session.made.dialect, session.made.memory, session.made.base, paths)
-    if next(iter(session.reference.outputs)) in ("logits", "hidden"):  # what a call of either side gives first
+    if next(iter(session.reference.outputs.items())) in WHOLE:  # what a call of either side gives first
         mapping.append(Pair("", ""))  # right components, joined wrongly
     whole = [probe for probe in session.small() if probe.keep_BT is None and probe.ids_BT.numel() <= 512]
     chosen = [*whole[-1:], *(probe for probe in session.small() if probe.keep_BT is not None)]

@@ -83,6 +83,12 @@ def given_probes(spec: c.Model, sequences: Sequence[Sequence[int]]) -> list[Prob
     return probes
 
 
+def reads_padding(spec: c.Model) -> bool:
+    """Whether padding on the left is read as a text's first token, though in its window there is nothing to see."""
+    windows = any(isinstance(one, c.Bidirectional) and one.reach for one in (n.component for n in graph.walk(spec)))
+    return windows and spec.classifier is not None and spec.classifier.reads == "first"
+
+
 def pad_token(spec: c.Model) -> int | None:
     """The token that positions skip, where there is such."""
     ids = spec.embed.positions.ids if spec.embed.positions else None
@@ -128,8 +134,11 @@ def _padded(spec: c.Model, length: int, generator: torch.Generator) -> Probe | N
 
 
 def _with_pads(spec: c.Model, ids_BT: Tensor) -> tuple[Tensor, Tensor]:
-    """Tokens with padding at the end of the first row and the beginning of the second; and where they are real."""
+    """Tokens with padding at the end of the first row and the beginning of the second; and where they are real.
+
+    Of a model that would answer from a token of padding, at the end of both.
+    """
     length, keep_BT, pad = ids_BT.shape[1], torch.ones(ids_BT.shape, dtype=torch.bool), pad_token(spec)
     keep_BT[0, length - length // 4 :] = False
-    keep_BT[1, : length // 3] = False
+    keep_BT[1, slice(length - length // 3, None) if reads_padding(spec) else slice(length // 3)] = False
     return torch.where(keep_BT, ids_BT, 0 if pad is None else pad), keep_BT

@@ -24,7 +24,7 @@ from lineage.checkpoint.weights import Weights
 from lineage.errors import TensorMismatch, UsageError
 from lineage.parity.islands import lifted
 from lineage.parity.probes import Probe
-from lineage.parity.repairs import told_lengths
+from lineage.parity.repairs import mended
 from lineage.rules import Dialect, Reference
 
 LONGEST = "max_seq_len_cached"  # where code that stretches angles keeps the length of the longest call
@@ -32,7 +32,7 @@ LONGEST = "max_seq_len_cached"  # where code that stretches angles keeps the len
 
 def choose(dialect: Dialect, spec: c.Model) -> Reference:
     """The reference's class that has the most of the model's parts: the first that asks for none that are missing."""
-    return next(r for r in dialect.references if all(getattr(spec, part) is not None for part in r.parts))
+    return next(reference for reference in dialect.references if reference.fits(spec))
 
 
 @contextlib.contextmanager
@@ -143,7 +143,7 @@ def load(
     state = None if material.tensors is None else dict(material.tensors())  # made before single precision is lifted
     with quiet(), lifted() if dtype == torch.float64 else contextlib.nullcontext():
         try:
-            config = material.config(repairs or {})
+            config = material.config({**(repairs or {}), **reference.settings})
             config.return_dict = True
             for key, value in (islands or {}).items():
                 setattr(config, key, value)
@@ -157,12 +157,10 @@ def load(
     for name in parameter_names(model, list(material.rounded)).values():
         parameter = held(model)[name]
         parameter.data = parameter.data.bfloat16().to(parameter.dtype)
-    if reference.deaf:
-        told_lengths(model, reference.deaf)
     for module in model.modules():
         if any(name.endswith(LONGEST) for name in vars(module)):
             module.register_forward_pre_hook(_forget)
-    return model.eval()
+    return mended(model, reference)
 
 
 def build_other(reference: Reference, material: Material) -> nn.Module:
@@ -216,7 +214,15 @@ def run(model: nn.Module, probe: Probe, reference: Reference, **options: bool) -
     """The reference's outputs for one call, under our names."""
     with torch.no_grad(), quiet():
         outputs = model(**accepted(model, probe.arguments() | options))
-    return {ours: getattr(outputs, theirs).cpu() for ours, theirs in reference.outputs.items()}
+    return {ours: result(outputs, theirs).cpu() for ours, theirs in reference.outputs.items()}
+
+
+def result(outputs: Any, names: str | tuple[str, ...]) -> Tensor:
+    """A result by its name, or of several by theirs, one last axis for all."""
+    if isinstance(names, str):
+        found: Tensor = getattr(outputs, names)
+        return found
+    return torch.stack([getattr(outputs, name) for name in names], -1)
 
 
 def accepted(

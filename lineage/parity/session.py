@@ -16,10 +16,11 @@ from lineage.modules.model import Model
 from lineage.parity import reference
 from lineage.parity.activations import pairs, spellings
 from lineage.parity.figures import Figures, compare
-from lineage.parity.probes import Probe
+from lineage.parity.probes import Probe, reads_padding
 from lineage.parity.repairs import FORGETFUL
 from lineage.parity.routes import Routes, logits, routed
 from lineage.parity.subject import Subject
+from lineage.plan import HEAD
 
 FP64_WORK = 2e10  # parameters x tokens beyond which a probe is not run in double precision
 SLOW_WORK = 3e8  # the same for bf16, which has no fast matrix product on most CPUs
@@ -49,6 +50,8 @@ class Session:
     def __post_init__(self) -> None:
         self.reference = reference.choose(self.made.dialect, self.made.spec)
         self.notes += self.material.notes
+        heads = [name for name, why in self.made.dropped.items() if why == HEAD]
+        self.notes += [f"{len(heads)} tensors of heads were dropped as asked: {', '.join(heads)}"] * bool(heads)
         said = self.material.said()
         self.repairs = {key: value for e in self.made.dialect.config for key, value in e.repaired(said).items()}
         self.faults += [
@@ -66,9 +69,13 @@ class Session:
         self.parameters = graph.parameters(self.made.spec)
         if any(isinstance(node.component, c.Dynamic) for node in graph.walk(self.made.spec)):
             self.faults.append("its dynamic angles stay those of the longest call; compared with that forgotten")
+        if reads_padding(self.made.spec):
+            self.notes.append("it reads a text's first token, padding or not: no row padded on the left is compared")
         outputs = self.reference.outputs
         seen = {"head": "logits" in outputs, "next_sentence": "next_sentence" in outputs}
-        seen["pooler"] = "pooled" in outputs or seen["next_sentence"]
+        seen["classifier"] = "scores" in outputs
+        scored = self.made.spec.classifier if seen["classifier"] else None
+        seen["pooler"] = "pooled" in outputs or seen["next_sentence"] or bool(scored and scored.reads == "pooled")
         for part, compared in seen.items():
             if getattr(self.made.spec, part) is not None and not compared:
                 self.notes.append(f"{self.reference.name} has no {part}: its bytes are compared, its result is not")

@@ -35,7 +35,7 @@ class Subject:
     """A model and where its tensors came from.
 
     make: the model in a dtype. read: one of its stored tensors. types: their dtypes. source_digests: sha256 of the
-    source's tensors; own_digests: of ours, as recorded. dropped: names that the mapping leaves out.
+    source's tensors; own_digests: of ours, as recorded. dropped: what the mapping leaves out, and why.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Subject:
     base: str
     steps: tuple[Step, ...]
     copies: Mapping[str, str]
-    dropped: tuple[str, ...]
+    dropped: Mapping[str, str]
     read: Read
     types: Mapping[str, str]
     source_digests: Mapping[str, str]
@@ -66,8 +66,11 @@ class Subject:
                 yield name, array, self.types[step.targets[0]]
 
 
-def subject(model: str | Path | Model, access: Access, allow_pickle: bool = False) -> Subject:
-    """Make anything that `verify` takes into a subject. Raises the project's errors."""
+def subject(model: str | Path | Model, access: Access, allow_pickle: bool = False, drop_head: bool = False) -> Subject:
+    """Make anything that `verify` takes into a subject. Raises the project's errors. drop_head: of a checkpoint."""
+    place = model.provenance.get("directory", "") if isinstance(model, Model) else model
+    if drop_head and (Path(place) / MANIFEST).exists():
+        raise UsageError(f"{place} is converted: its heads were kept or dropped then", hint="leave out --drop-head")
     if isinstance(model, Model):
         directory = model.provenance.get("directory")
         if directory is None:
@@ -77,7 +80,7 @@ def subject(model: str | Path | Model, access: Access, allow_pickle: bool = Fals
         return _converted(Path(directory), model)
     if (Path(model) / MANIFEST).exists():
         return _converted(Path(model))
-    return _checkpoint(open_checkpoint(str(model), access, allow_pickle=allow_pickle))
+    return _checkpoint(open_checkpoint(str(model), access, allow_pickle=allow_pickle, drop_head=drop_head))
 
 
 def _converted(directory: Path, module: Model | None = None) -> Subject:
@@ -102,11 +105,11 @@ def _converted(directory: Path, module: Model | None = None) -> Subject:
     made = Subject(
         name=str(directory),
         spec=spec,
-        dialect=catalog.dialect(manifest["source"]["model_type"], form="gguf" if whole else ""),
+        dialect=catalog.dialect(manifest["source"]["model_type"], form="gguf" if whole else "").suited(spec),
         base=plan["base"],
         steps=steps,
         copies=plan["copies"],
-        dropped=tuple(drop["name"] for drop in plan["dropped"]),
+        dropped={drop["name"]: drop["why"] for drop in plan["dropped"]},
         read=weights.array,
         types={name: entry["dtype"] for name, entry in manifest["tensors"].items()},
         source_digests={name: entry["sha256"] for name, entry in manifest["source"]["tensors"].items()},
@@ -154,11 +157,11 @@ def _checkpoint(checkpoint: Checkpoint) -> Subject:
     made = Subject(
         name=checkpoint.source.origin,
         spec=plan.model,
-        dialect=checkpoint.dialect,
+        dialect=checkpoint.dialect.suited(plan.model),
         base=plan.base,
         steps=plan.steps,
         copies={copy.name: copy.of for copy in plan.copied},
-        dropped=tuple(drop.name for drop in plan.dropped),
+        dropped={drop.name: drop.why for drop in plan.dropped},
         read=read,
         types={target: weights[step.sources[0]].dtype for target, (step, _) in places.items()},
         source_digests=_digests(weights, plan.steps),

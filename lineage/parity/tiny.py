@@ -14,6 +14,7 @@ from torch import Tensor
 from lineage import catalog, config, graph
 from lineage import components as c
 from lineage.operations import Array, invert
+from lineage.parity.reference import choose
 from lineage.plan import expected
 from lineage.rules import Dialect
 
@@ -60,7 +61,7 @@ def write_tiny(name: str, directory: Path, *, seed: int = 0, table_scale: float 
     directory.mkdir(parents=True, exist_ok=True)
     settings = config.write(dialect.config, chosen) | {
         "model_type": kind,
-        "architectures": [dialect.references[0].name],
+        "architectures": [choose(dialect, spec).name],
     }
     (directory / "config.json").write_text(json.dumps(settings, indent=2))
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
@@ -75,4 +76,7 @@ def tiny(name: str, **arguments: Any) -> tuple[str, Dialect, dict[str, Any]]:
     kind, dialect = (name, types[name]) if name in types else next(iter(types.items()))
     usual = config.read(dialect.config, {}).arguments  # what the reference's class takes for a config that says nothing
     usual |= {find.argument: True for find in dialect.finds if find.usual}
+    scored = next((r for r in dialect.references if r.decides and r.decides.get("task") == arguments.get("task")), None)
+    if scored:
+        usual |= {find.argument: find.argument in scored.parts for find in dialect.finds} | dict(scored.decides)
     return kind, dialect, usual | dict(catalog.families()[dialect.spec].tiny) | dict(dialect.fixed) | arguments

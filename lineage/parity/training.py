@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from lineage.misfits import shown
-from lineage.modules.losses import causal_loss, masked_loss
+from lineage.modules.losses import causal_loss, class_loss, masked_loss, span_loss
 from lineage.modules.model import Model
 from lineage.operations import invert
 from lineage.parity import reference
@@ -47,30 +47,78 @@ def training(session: Session) -> Level:
     return passed("training", good, summary, shown(bad, 5), limit=GRADIENT_LIMIT)
 
 
-def _labels(session: Session, probe: Probe) -> Tensor | None:
-    """Labels, where the reference computes the family's own loss from them; else None: a fixed sum is taken."""
-    if session.reference.build is not None or list(session.reference.outputs) != ["logits"]:
-        return None
-    labels_BT = probe.ids_BT.clone()
+def _labels(session: Session, probe: Probe) -> dict[str, Tensor]:
+    """What a model is to say, by the reference's names, where it computes a loss from it; else a fixed sum is taken."""
+    ids_BT, classifier = probe.ids_BT, session.made.spec.classifier
+    if session.reference.build is not None or list(session.reference.outputs) not in (["logits"], ["scores"]):
+        return {}
+    if classifier is None or "scores" not in session.reference.outputs:
+        return {"labels": _some(ids_BT.clone())}
+    classes_BT, row_B = ids_BT % classifier.classes, torch.arange(len(ids_BT))
+    labels = {
+        "text": lambda: _text_labels(len(ids_BT), classifier.classes, problem(session)),
+        "choice": lambda: row_B[-1:],
+        "tokens": lambda: _some(classes_BT),
+        "replaced": lambda: (ids_BT % 2).double(),
+    }
+    if classifier.task == "span":
+        return {"start_positions": row_B + 1, "end_positions": row_B + 3}
+    return {"labels": labels[classifier.task]()}
+
+
+def _some(labels_BT: Tensor) -> Tensor:
+    """Every third does not count."""
     labels_BT[:, ::3] = -100
     return labels_BT
 
 
+def problem(session: Session) -> str:
+    """What kind of loss a classifier of texts is trained with: as the config says, or as its classes suggest."""
+    classifier = session.made.spec.classifier
+    usual = "regression" if classifier and classifier.classes == 1 else "single_label_classification"
+    return session.material.said().get("problem_type") or usual
+
+
+def _text_labels(rows: int, classes: int, kind: str) -> Tensor:
+    numbers = torch.linspace(-1, 1, rows * classes, dtype=torch.float64).reshape(rows, classes)
+    if kind == "regression":
+        return numbers[:, 0] if classes == 1 else numbers
+    return (numbers > 0).double() if kind == "multi_label_classification" else torch.arange(rows) % classes
+
+
 def _ours(session: Session, model: Model, probe: Probe) -> Tensor:
-    outputs, labels_BT = model(**probe.arguments(session.device)), _labels(session, probe)
-    if labels_BT is None:
+    outputs, labels = model(**probe.arguments(session.device)), _labels(session, probe)
+    if not labels:
         return torch.stack([_weighed(getattr(outputs, name)) for name in session.reference.outputs]).sum()
+    if "scores" in session.reference.outputs:
+        return _score_loss(session, outputs.scores.cpu(), labels)
     loss = causal_loss if session.causal and probe.source_BS is None else masked_loss
-    return loss(outputs.logits.cpu(), labels_BT)
+    return loss(outputs.logits.cpu(), labels["labels"])
+
+
+def _score_loss(session: Session, scores: Tensor, labels: dict[str, Tensor]) -> Tensor:
+    single, several = "single_label_classification", "multi_label_classification"
+    match session.made.spec.classifier.task if session.made.spec.classifier else "":
+        case "span":
+            return span_loss(scores, *labels.values())
+        case "tokens":
+            return masked_loss(scores, labels["labels"])
+        case "choice":
+            return class_loss(scores.transpose(0, 1), labels["labels"], single)
+        case "replaced":
+            return class_loss(scores[..., 0], labels["labels"], several)
+    return class_loss(scores, labels["labels"], problem(session))
 
 
 def _theirs(session: Session, model: nn.Module, probe: Probe) -> Tensor:
-    given, labels_BT = probe.arguments(), _labels(session, probe)
-    if labels_BT is None:
+    given, labels = probe.arguments(), _labels(session, probe)
+    if not labels:
         outputs = model(**reference.accepted(model, given))
-        return torch.stack([_weighed(getattr(outputs, name)) for name in session.reference.outputs.values()]).sum()
-    assert "labels" in inspect.signature(model.forward).parameters
-    loss: Tensor = model(**reference.accepted(model, {**given, "labels": labels_BT})).loss
+        return torch.stack(
+            [_weighed(reference.result(outputs, name)) for name in session.reference.outputs.values()]
+        ).sum()
+    assert labels.keys() <= inspect.signature(model.forward).parameters.keys()
+    loss: Tensor = model(**reference.accepted(model, {**given, **labels})).loss
     return loss.cpu()
 
 

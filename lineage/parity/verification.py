@@ -37,13 +37,14 @@ def verify(
     cache_dir: str | Path | None = None,
     local_files_only: bool = False,
     allow_pickle: bool = False,
+    drop_head: bool = False,
 ) -> Report:
     """Compare a model with the reference and say, level by level, what holds.
 
     model: a converted directory, a model loaded from one, or anything that `convert` takes. against: "transformers"
     loads the same numbers there; a hub id or directory is loaded instead. only: some of LEVELS; all by default.
     prompts: token ids to run besides the default probes. rtol: a limit on the fp32 relative difference instead of the
-    measured one. device: where both run: cpu, cuda or cuda:N.
+    measured one. device: where both run: cpu, cuda or cuda:N. drop_head: of a checkpoint take the backbone alone.
 
     Returns a report, passed or not. Raises the project's errors where nothing can be compared.
     """
@@ -51,10 +52,10 @@ def verify(
     device = find(device)
     wanted = [name for name in LEVELS if name in only or not only]
     access = Access(revision, token, Path(cache_dir) if cache_dir else None, local_files_only)
-    made = subject(model, access, allow_pickle)
+    made = subject(model, access, allow_pickle, drop_head and not isinstance(against, Source))
     found = [level(made) for name, level in (("static", levels.static), ("bytes", levels.stored)) if name in wanted]
     with contextlib.ExitStack() as stack:
-        other = _other(against, access, allow_pickle)
+        other = _other(against, access, allow_pickle, drop_head)
         if other is not None:
             found.append(levels.same_tensors(made, other))
         material = stack.enter_context((other or made).material())
@@ -67,11 +68,11 @@ def verify(
     return report(session, found, traces)
 
 
-def _other(against: str | Path | Source, access: Access, allow_pickle: bool) -> Subject | None:
+def _other(against: str | Path | Source, access: Access, allow_pickle: bool, drop_head: bool) -> Subject | None:
     """The checkpoint that the reference is to load in place of the model's own numbers."""
     if isinstance(against, Source):
-        return subject(str(against.file or against.directory), access, allow_pickle)
-    return None if against == "transformers" else subject(against, access, allow_pickle)
+        return subject(str(against.file or against.directory), access, allow_pickle, drop_head)
+    return None if against == "transformers" else subject(against, access, allow_pickle, drop_head)
 
 
 def _climb(session: Session, wanted: Sequence[str], traces: list[Trace]) -> Iterator[Level]:

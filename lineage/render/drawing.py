@@ -34,6 +34,7 @@ def items(model: c.Model) -> Iterator[Item]:
         yield from [("group", layers_text(where, len(kinds)) + each), *_block(model.depth[kind]), ("end", "")]
     yield from _parts(model.norm)
     ends = {"logits": model.head, "pooler": model.pooler, "next sentence": model.next_sentence}
+    ends |= {"classifier": model.classifier}
     yield from (("part", f"{name}: {words(part)}") for name, part in ends.items() if part)
 
 
