@@ -39,7 +39,7 @@ class Lineage:
         """What goes on from a cache of random numbers."""
         cache = Cache(self.model.spec, room)
         for layer in cache.layers:
-            layer.update(0, *(torch.randn(1, heads, length, width) for heads, width in layer.parts))
+            layer.update(0, True, *(torch.randn(1, heads, length, width) for heads, width in layer.parts))
         cache.advance(length)
         return lambda new: self.model(new, cache=cache, last=1).logits
 

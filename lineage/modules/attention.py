@@ -1,94 +1,16 @@
 """Attention. B batch, T queries, S keys, D width, H heads, K key-value heads, W width of a head, V of a value."""
 
 import math
-from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lineage import components as c
+from lineage.modules.backends import product
 from lineage.modules.context import Context
 from lineage.modules.registry import make, make_or_pass, runs
 from lineage.modules.rotary import turn
-
-
-def sdpa(
-    q_BHTW: Tensor, k_BKSW: Tensor, v_BKSV: Tensor, spec: c.Attention, context: Context, bias: Tensor | None
-) -> Tensor:
-    """The product in one kernel; heads are not repeated, and plain causality needs no mask."""
-    if spec.softcap is not None:
-        return eager(q_BHTW, k_BKSW, v_BKSV, spec, context, bias, None)
-    plain = bias is None and context.plainly_causal(spec.mask)
-    allowed = None if plain else context.mask(spec.mask)
-    return F.scaled_dot_product_attention(
-        q_BHTW,
-        k_BKSW,
-        v_BKSV,
-        attn_mask=allowed if bias is None else _added(bias.to(q_BHTW.dtype), allowed),
-        is_causal=plain,
-        scale=spec.scale,
-        enable_gqa=spec.kv_heads != spec.heads,
-    )
-
-
-def eager(
-    q_BHTW: Tensor,
-    k_BKSW: Tensor,
-    v_BKSV: Tensor,
-    spec: c.Attention,
-    context: Context,
-    bias: Tensor | None,
-    sinks_H: Tensor | None,
-) -> Tensor:
-    """The product written out, each step rounded as the reference's eager path rounds it."""
-    groups = spec.heads // spec.kv_heads
-    k_BHSW, v_BHSV = (x.repeat_interleave(groups, 1) if groups > 1 else x for x in (k_BKSW, v_BKSV))
-    scale = spec.head_width**-0.5 if spec.scale is None else spec.scale
-    if spec.exact and q_BHTW.dtype != torch.float64:
-        q_BHTW, k_BHSW = q_BHTW.float(), k_BHSW.float()
-    early, late = (scale, 1.0) if spec.early else (1.0, scale)
-    scores_BHTS = torch.matmul(q_BHTW * early, k_BHSW.transpose(2, 3)) * late
-    if bias is not None:
-        scores_BHTS = scores_BHTS + bias
-    if spec.softcap is not None:
-        scores_BHTS = torch.tanh(scores_BHTS / spec.softcap) * spec.softcap
-    allowed = context.mask(spec.mask)
-    if allowed is not None:
-        scores_BHTS = scores_BHTS + _added(torch.zeros_like(allowed, dtype=scores_BHTS.dtype), allowed)
-    if sinks_H is None:
-        return torch.matmul(F.softmax(scores_BHTS, dim=-1).to(v_BHSV.dtype), v_BHSV)
-    sinks_BHT1 = sinks_H[None, :, None, None].expand(*scores_BHTS.shape[:3], 1)
-    scores_BHTx = torch.cat([scores_BHTS, sinks_BHT1], -1)
-    scores_BHTx = scores_BHTx - scores_BHTx.amax(-1, keepdim=True)
-    return torch.matmul(F.softmax(scores_BHTx, dim=-1)[..., :-1].to(v_BHSV.dtype), v_BHSV)
-
-
-def _added(bias: Tensor, allowed: Tensor | None) -> Tensor:
-    """A bias to scores, with the least number there is where no query may look."""
-    return bias if allowed is None else bias.masked_fill(~allowed, torch.finfo(bias.dtype).min)
-
-
-def product(
-    q_BHTW: Tensor,
-    k_BKSW: Tensor,
-    v_BKSV: Tensor,
-    spec: c.Attention,
-    context: Context,
-    bias: Tensor | None = None,
-    sinks_H: Tensor | None = None,
-) -> Tensor:
-    """softmax(q kᵀ · scale + bias + mask) v by the context's back end, heads joined again: [B, T, H · V]."""
-    if sinks_H is not None or context.backend == "eager":
-        out_BHTV = eager(q_BHTW, k_BKSW, v_BKSV, spec, context, bias, sinks_H)
-    else:
-        out_BHTV = BACKENDS[context.backend](q_BHTW, k_BKSW, v_BKSV, spec, context, bias)
-    return out_BHTV.transpose(1, 2).flatten(2)
-
-
-Backend = Callable[[Tensor, Tensor, Tensor, c.Attention, Context, Tensor | None], Tensor]
-BACKENDS: dict[str, Backend] = {"sdpa": sdpa}
-"""What computes the product where no sink asks for it to be written out (`eager`)."""
 
 
 @runs(c.Alibi)

@@ -13,7 +13,7 @@ class Kept:
     """What one attention keeps of each token, up to `limit` tokens: of a window, only those that it still reaches.
 
     parts: for each tensor kept, how many heads of which width. fixed: room for all is made at once, and every call
-    reads all of it, so that shapes never change.
+    but the first reads all of it, so that shapes never change.
     """
 
     def __init__(self, parts: tuple[tuple[int, int], ...], limit: int, window: int | None, fixed: bool) -> None:
@@ -22,40 +22,37 @@ class Kept:
         self.ring = window is not None and window < limit
         self.tensors: list[Tensor] = []
 
-    def update(self, start: int | Tensor, *new_BHTW: Tensor) -> tuple[list[Tensor], Tensor]:
-        """Keep new tokens at the places from `start` on. Returns all that their queries may see, and its places [S]."""
-        count, device = new_BHTW[0].shape[2], new_BHTW[0].device
-        place_T = torch.arange(count, device=device) + start
-        if isinstance(start, int) and not self.fixed:
-            self._make_room(min(start + count, self.limit), new_BHTW)
-        elif not self.tensors:
-            self._make_room(self.limit, new_BHTW)
-        if not self.ring:
-            return self._write(place_T, new_BHTW, start)
-        if count == 1:
-            self._put(place_T % self.limit, new_BHTW)
+    def update(self, start: int | Tensor, first: bool, *new_BHTW: Tensor) -> tuple[list[Tensor], Tensor | None]:
+        """Keep new tokens at the places from `start` on. first: nothing is kept yet.
+
+        Returns all that their queries may see, and its places [S]; None: these are 0, 1, 2, …
+        """
+        count = new_BHTW[0].shape[2]
+        self.make_room(min(start + count, self.limit) if isinstance(start, int) else self.limit, new_BHTW)
+        if isinstance(start, int) and not self.ring:
+            for kept, new in zip(self.tensors, new_BHTW, strict=True):
+                kept[:, :, start : start + count] = new
+            return list(new_BHTW) if first else [kept[:, :, : start + count] for kept in self.tensors], None
+        place_T = torch.arange(count, device=new_BHTW[0].device) + start
+        if first or not self.ring or count == 1:
+            self._put(place_T, new_BHTW)
+            if first or not self.ring:
+                return list(new_BHTW) if first else self.tensors, None
             size = min(start + 1, self.limit) if isinstance(start, int) else self.limit
             return [kept[:, :, :size] for kept in self.tensors], _places(place_T[-1], size, self.limit)
         # several tokens at once: what they push out of the ring, some of them still see
-        before, seen = list(self.tensors), _places(place_T[0] - 1, self.tensors[0].shape[2], self.limit)
-        whole = [torch.cat([old, new], 2) for old, new in zip(before, new_BHTW, strict=True)]
-        last = place_T[-self.limit :]
-        self._put(last % self.limit, tuple(new[:, :, -self.limit :] for new in new_BHTW))
+        seen = _places(place_T[0] - 1, self.tensors[0].shape[2], self.limit)
+        whole = [torch.cat([old, new], 2) for old, new in zip(self.tensors, new_BHTW, strict=True)]
+        self._put(place_T, new_BHTW)
         return whole, torch.cat([seen, place_T])
 
-    def _write(self, place_T: Tensor, new_BHTW: tuple[Tensor, ...], start: int | Tensor) -> tuple[list[Tensor], Tensor]:
-        self._put(place_T, new_BHTW)
-        if isinstance(start, int) and not self.fixed:
-            end = start + new_BHTW[0].shape[2]
-            return [kept[:, :, :end] for kept in self.tensors], torch.arange(end, device=place_T.device)
-        return self.tensors, torch.arange(self.limit, device=place_T.device)
-
-    def _put(self, slots: Tensor, new_BHTW: tuple[Tensor, ...]) -> None:
+    def _put(self, place_T: Tensor, new_BHTW: tuple[Tensor, ...]) -> None:
+        slots = place_T[-self.limit :] % self.limit
         for kept, new in zip(self.tensors, new_BHTW, strict=True):
-            kept.index_copy_(2, slots, new.to(kept.dtype))
+            kept.index_copy_(2, slots, new[:, :, -self.limit :].to(kept.dtype))
 
-    def _make_room(self, size: int, like: tuple[Tensor, ...]) -> None:
-        """Room for so many tokens; when it grows, for twice as many, so that a token costs no copy of all others."""
+    def make_room(self, size: int, like: tuple[Tensor, ...]) -> None:
+        """Room for so many tokens, of the types of these; when it grows, for twice as many, so that a token costs no copy of all others."""
         if self.tensors and self.tensors[0].shape[2] >= size:
             return
         room = size if not self.tensors else min(max(size, 2 * self.tensors[0].shape[2]), self.limit)
@@ -77,7 +74,8 @@ def _places(last: Tensor, size: int, ring: int) -> Tensor:
 class Cache:
     """What a model keeps of the tokens that it has seen, a `Kept` for each layer; and of an encoder's result, once.
 
-    length: tokens at most. fixed: as `Kept`; then `seen` is a tensor, and nothing in a call depends on its value.
+    length: tokens at most. fixed: as `Kept`; then `seen` is a tensor, and nothing in a call depends on its value. fresh:
+    nothing was seen yet.
     """
 
     def __init__(self, spec: c.Model, length: int, fixed: bool = False) -> None:
@@ -85,7 +83,22 @@ class Cache:
         self.layers = [Kept(kept_of(block), length, window_of(block), fixed) for block in spec.depth]
         self.cross: dict[int, tuple[Tensor, Tensor]] = {}
         self.seen: int | Tensor = torch.zeros((), dtype=torch.long) if fixed else 0
+        self.fresh = True
         self.memory: Any = None
+
+    def reserve(self, rows: int, like: Tensor) -> "Cache":
+        """Make room for so many texts now, of the type and on the device of this tensor; else the first call does.
+
+        A graph of the device that is recorded once needs it: what it writes to must not move. Returns itself.
+        """
+        for layer in self.layers:
+            layer.make_room(layer.limit, tuple(like.new_empty(rows, heads, 0, width) for heads, width in layer.parts))
+            for kept in layer.tensors:
+                torch._dynamo.mark_static_address(kept)
+        if isinstance(self.seen, Tensor):
+            self.seen = self.seen.to(like.device)
+            torch._dynamo.mark_static_address(self.seen)
+        return self
 
     def begin(self, count: int, memory: Any) -> int | Tensor:
         """How many tokens were seen before these. Raises UsageError if there is no room. memory: of the encoder."""
@@ -96,6 +109,7 @@ class Cache:
 
     def advance(self, count: int) -> None:
         """Remember that so many tokens more were seen."""
+        self.fresh = False
         if isinstance(self.seen, int):
             self.seen += count
         else:
@@ -128,4 +142,4 @@ def kept_of(block: c.Block) -> tuple[tuple[int, int], ...]:
 def window_of(block: c.Block) -> int | None:
     """How many tokens a layer's attention reaches; None if all."""
     mask = block.attention.body.mask if isinstance(block.attention.body, c.Attention | c.LatentAttention) else None
-    return mask.window if isinstance(mask, c.Causal) else None
+    return mask.length if isinstance(mask, c.Chunked) else mask.window if isinstance(mask, c.Causal) else None

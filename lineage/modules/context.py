@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,9 +17,10 @@ from lineage.modules.rotary import table
 class Context:
     """positions_BT: of the tokens, [B, T] or [1, T]. keep_BS: false for padding; None if nothing is padded.
 
-    backend: how attention is computed, see `attention.BACKENDS`. memory: the context of the encoder, whose result is
+    backend: how attention is computed, see `backends.BACKENDS`. memory: the context of the encoder, whose result is
     hidden_BSD; bias: added to the scores of every block's own attention, [1, H, T, S]. cache: what earlier calls kept;
-    start: how many tokens they saw; layer: the depth that runs; keys_S: the places of what its queries may see.
+    start: how many tokens they saw; layer: the depth that runs. Of what its queries may see, keys is the number, keys_S
+    the places; None: 0, 1, 2, …
     """
 
     positions_BT: Tensor
@@ -30,7 +32,9 @@ class Context:
     cache: Cache | None = None
     start: int | Tensor = 0
     layer: int = 0
+    keys: int = 0
     keys_S: Tensor | None = None
+    blocks: dict[Any, Any] = field(default_factory=dict)
     _masks: dict[c.Component, Tensor] = field(default_factory=dict)
     _tables: dict[c.Component, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
@@ -42,12 +46,14 @@ class Context:
     @property
     def places_S(self) -> Tensor:
         """The places of the keys."""
-        return self.places_T if self.keys_S is None else self.keys_S
+        if self.cache is None:
+            return self.places_T
+        return torch.arange(self.keys, device=self.positions_BT.device) if self.keys_S is None else self.keys_S
 
     @property
     def whole_S(self) -> Tensor:
-        """The places of all tokens so far; of a fixed cache, of all that it holds."""
-        if self.cache is None:
+        """The places of all tokens so far; of a fixed cache, after its first call, of all that it holds."""
+        if self.cache is None or self.cache.fresh:
             return self.places_T
         fixed = not isinstance(self.start, int)
         end = self.cache.length if fixed else self.positions_BT.shape[1] + int(self.start)
@@ -64,7 +70,8 @@ class Context:
         """Keys and values of these tokens and, with a cache, of all before them."""
         if self.cache is None:
             return list(new_BHTW)
-        whole, self.keys_S = self.cache.layers[self.layer].update(self.start, *new_BHTW)
+        whole, self.keys_S = self.cache.layers[self.layer].update(self.start, self.cache.fresh, *new_BHTW)
+        self.keys = whole[0].shape[2]
         return whole
 
     def once(self, make: Callable[[Tensor], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
@@ -79,38 +86,38 @@ class Context:
 
     def mask(self, spec: c.Mask) -> Tensor | None:
         """True where a query may look at a key, [B or 1, 1, T or 1, S]; None if all may."""
-        if self.keep_BS is None and (spec == c.Bidirectional() or self._sees_all(spec)):
+        if self.keep_BS is None and self._sees_all(spec):
             return None
         if spec not in self._masks:
-            place_T, place_S = self.places_T, self.places_S
-            back_TS = place_T[:, None] - place_S[None, :]
-            allowed = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=place_T.device)
-            if isinstance(spec, c.Bidirectional):
-                allowed = allowed if spec.reach is None else allowed & (back_TS.abs() <= spec.reach)
-            else:
-                allowed = allowed & (back_TS >= 0) & (place_S >= 0)
-                window = spec.window if isinstance(spec, c.Causal) else spec.length
-                allowed = allowed if window is None else allowed & (back_TS < window)
-            if isinstance(spec, c.Chunked):
-                first = 0 if self.keep_BS is None else (self.keep_BS.cumsum(1) == 0).sum(1, keepdim=True)
-                one, other = (
-                    torch.div(place[None] - first, spec.length, rounding_mode="floor") for place in (place_T, place_S)
-                )
-                allowed = allowed & (one[:, None, :, None] == other[:, None, None, :])
-            keep = None if self.keep_BS is None else _at(self.keep_BS, place_S)
-            self._masks[spec] = allowed if keep is None else allowed & keep[:, None, None, :]
+            first = 0 if self.first_B is None else self.first_B[:, None, None, None]
+            allowed = sees(spec, self.places_T[:, None], self.places_S[None, None, None, :], first)
+            self._masks[spec] = allowed if self.kept_keys is None else allowed & self.kept_keys[:, None, None, :]
         return self._masks[spec]
 
+    @property
+    def kept_keys(self) -> Tensor | None:
+        """Which keys are no padding, [B, S]; None if nothing is padded."""
+        return None if self.keep_BS is None else _at(self.keep_BS, self.places_S)
+
+    @property
+    def first_B(self) -> Tensor | None:
+        """The place of each row's first token that is no padding; None if nothing is padded."""
+        return None if self.keep_BS is None else (self.keep_BS.cumsum(1) == 0).sum(1)
+
     def _sees_all(self, spec: c.Mask) -> bool:
-        """Whether these are the keys of one new token and those before it that it reaches, no more."""
+        """Whether every query sees every key: those of one new token and before it that it reaches, no more."""
+        if isinstance(spec, c.Bidirectional):
+            return spec.reach is None
         single = self.cache is not None and self.positions_BT.shape[1] == 1 and isinstance(self.start, int)
-        return single and isinstance(spec, c.Causal) and len(self.places_S) <= (spec.window or len(self.places_S))
+        return single and isinstance(spec, c.Causal) and self.keys <= (spec.window or self.keys)
 
     def plainly_causal(self, spec: c.Mask) -> bool:
         """Whether causality is all that the mask says, so that a kernel need not be given one."""
+        if self.keep_BS is not None or not isinstance(spec, c.Causal):
+            return False
         length = self.positions_BT.shape[1]
-        shorter = isinstance(spec, c.Causal) and (spec.window is None or spec.window >= length)
-        return shorter and self.keep_BS is None and isinstance(self.start, int) and len(self.places_S) == length
+        first = self.cache is None or (self.keys == length and self.keys_S is None and length > 1)
+        return first and (spec.window is None or spec.window >= length)
 
     def rotation(self, spec: c.Rotary, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Cosines and sines of a rotation, made once a forward."""
@@ -120,6 +127,20 @@ class Context:
             length = self.positions_BT.shape[1] + (self.start if isinstance(self.start, int) else 0)
             self._tables[spec] = table(spec, self.positions_BT, dtype, length)
         return self._tables[spec]
+
+
+def sees(spec: c.Mask, place_T: Tensor, place_S: Tensor, first: Tensor | int = 0) -> Tensor:
+    """Whether a query at one place may look at a key at another, padding apart. first: where the row's text begins."""
+    if isinstance(spec, c.Bidirectional) and spec.reach is None:
+        return torch.ones((1,) * place_S.dim(), dtype=torch.bool, device=place_S.device)  # whatever the queries are of
+    back_TS = place_T - place_S
+    if isinstance(spec, c.Bidirectional):
+        return back_TS.abs() <= spec.reach
+    allowed = (back_TS >= 0) & (place_S >= 0)
+    if isinstance(spec, c.Chunked):
+        one, other = (torch.div(place - first, spec.length, rounding_mode="floor") for place in (place_T, place_S))
+        return allowed & (one == other)
+    return allowed if spec.window is None else allowed & (back_TS < spec.window)
 
 
 def _at(told_BS: Tensor, place_S: Tensor) -> Tensor:

@@ -13,7 +13,9 @@ from lineage.modules.registry import runs
 
 
 def gelu_new(x: Tensor) -> Tensor:
-    """½ x (1 + tanh(√(2/π) (x + 0.044715 x³))) (Hendrycks & Gimpel 2016), rounded as GPT-2's code does."""
+    """½ x (1 + tanh(√(2/π) (x + 0.044715 x³))) (Hendrycks & Gimpel 2016); low precision rounded as GPT-2's code does."""
+    if x.itemsize > 2:
+        return gelu_tanh(x)
     return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
 
 

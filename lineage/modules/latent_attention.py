@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from lineage import components as c
-from lineage.modules.attention import product
+from lineage.modules.backends import product
 from lineage.modules.context import Context
 from lineage.modules.registry import make, make_or_pass, runs
 from lineage.modules.rotary import turn
