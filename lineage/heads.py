@@ -111,5 +111,5 @@ def scorer(task: str | None, classes: int, reads: str, transform: Transform | No
     """A head for a task, if there is one. reads: what of a text it scores."""
     if task is None:
         return None
-    count, texts = TASKS.get(task) or classes, task in ("text", "choice")
+    count, texts = 1 if TASKS.get(task) == 1 else classes, task in ("text", "choice")
     return Classifier(classes=count, task=task, reads=reads if texts else "each", transform=transform)
