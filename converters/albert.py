@@ -5,7 +5,7 @@ from lineage.rules import Copy, Dialect, Find, Reference, Rule, Tap
 
 from .bert import EMBED, POSITION_IDS, REFUSED, SIZES, SPELLINGS
 from .common import ACTIVATIONS
-from .heads import CLASSES, plain, task
+from .heads import CLASSES, plain, pooled
 
 GROUP, BLOCK = "{base}encoder.albert_layer_groups.{i}.albert_layers.0.", "blocks.{i}."
 QKV = tuple(BLOCK + f"attention.body.{x}" for x in "qkv")
@@ -85,9 +85,7 @@ HUGGINGFACE = Dialect(
             {"logits": "prediction_logits", "next_sentence": "sop_logits"},
         ),
         Reference("AlbertForMaskedLM", ("head",), {"logits": "logits"}),
-        *(task("Albert", name, "classifier.", "pooler") for name in ("text", "choice")),
-        task("Albert", "tokens", "classifier."),
-        task("Albert", "span", "qa_outputs."),
+        *pooled("Albert"),
         Reference("AlbertModel", ("pooler",), {"hidden": "last_hidden_state", "pooled": "pooler_output"}),
         Reference("AlbertModel", (), {"hidden": "last_hidden_state"}),
     ),

@@ -4,7 +4,7 @@ from lineage.config import Choice, Flag, Index, Number, Only, Size, inert
 from lineage.rules import Copy, Dialect, Drop, Find, Reference, Rule, Tap
 
 from .common import ACTIVATIONS
-from .heads import CLASSES, plain, task
+from .heads import CLASSES, plain, pooled
 
 DROPOUT = inert("training only", "hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
 SIZES = (
@@ -73,8 +73,7 @@ HUGGINGFACE = Dialect(
         *BODY,
         Rule("cls.predictions.transform.dense.{p}", "head.transform.dense.{p}"),
         Rule("cls.predictions.transform.LayerNorm.{p}", "head.transform.norm.{p}"),
-        Rule("cls.predictions.decoder.weight", "head.weight"),
-        Rule("cls.predictions.bias", "head.bias"),
+        *(Rule("cls.predictions.decoder.weight", "head.weight"), Rule("cls.predictions.bias", "head.bias")),
         Rule("cls.seq_relationship.{p}", "next_sentence.{p}"),
         *plain(text="classifier", choice="classifier", tokens="classifier", span="qa_outputs"),
     ),
@@ -93,9 +92,7 @@ HUGGINGFACE = Dialect(
         ),
         Reference("BertForMaskedLM", ("head",), {"logits": "logits"}),
         Reference("BertForNextSentencePrediction", ("pooler", "next_sentence"), {"next_sentence": "logits"}),
-        *(task("Bert", name, "classifier.", "pooler") for name in ("text", "choice")),
-        task("Bert", "tokens", "classifier."),
-        task("Bert", "span", "qa_outputs."),
+        *pooled("Bert"),
         Reference("BertModel", ("pooler",), {"hidden": "last_hidden_state", "pooled": "pooler_output"}),
         Reference("BertModel", (), {"hidden": "last_hidden_state"}),
     ),

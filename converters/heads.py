@@ -32,6 +32,19 @@ def task(family: str, name: str, tells: str, *parts: str, **decides: object) -> 
     return Reference(f"{family}For{TASKS[name]}", ("classifier", *parts), outputs, "", of(name), tells, given)
 
 
+def pooled(family: str) -> tuple[Reference, ...]:
+    """The usual four, texts by what the pooler gives."""
+    texts = (task(family, name, "classifier.", "pooler") for name in ("text", "choice"))
+    return *texts, task(family, "tokens", "classifier."), task(family, "span", "qa_outputs.")
+
+
+def apart(family: str) -> tuple[Reference, ...]:
+    """The usual four, classes of texts by two maps of their own."""
+    text = task(family, "text", "classifier.out_proj.", summary="tanh")
+    choice, tokens = task(family, "choice", "classifier.weight", "pooler"), task(family, "tokens", "classifier.weight")
+    return text, choice, tokens, task(family, "span", "qa_outputs.")
+
+
 def plain(**modules: str) -> tuple[Rule, ...]:
     """A linear map alone: its module by the task."""
     return tuple(Rule(f"{module}.{{p}}", "classifier.{p}", where=of(name)) for name, module in modules.items())

@@ -5,7 +5,7 @@ from lineage.rules import Copy, Dialect, Find, Reference, Rule, Tap
 
 from .bert import BODY, DROPOUT, EMBED, POSITION_IDS, REFUSED, SPELLINGS
 from .common import ACTIVATIONS
-from .heads import CLASSES, deep, plain, task
+from .heads import CLASSES, apart, deep, plain
 
 LAYER, BLOCK = "{base}encoder.layer.{i}.", "blocks.{i}."
 OTHERS = tuple(rule for rule in BODY if ".attention." not in rule.sources[0] and "token_type" not in rule.sources[0])
@@ -71,10 +71,7 @@ HUGGINGFACE = Dialect(
     spellings=SPELLINGS,
     references=(
         Reference("MPNetForMaskedLM", ("head",), {"logits": "logits"}),
-        task("MPNet", "text", "classifier.out_proj.", summary="tanh"),
-        task("MPNet", "choice", "classifier.weight", "pooler"),
-        task("MPNet", "tokens", "classifier.weight"),
-        task("MPNet", "span", "qa_outputs."),
+        *apart("MPNet"),
         Reference("MPNetModel", ("pooler",), {"hidden": "last_hidden_state", "pooled": "pooler_output"}),
         Reference("MPNetModel", (), {"hidden": "last_hidden_state"}),
     ),

@@ -4,7 +4,7 @@ from lineage.config import Index, Size
 from lineage.rules import Copy, Dialect, Find, Reference, Rule, Tap
 
 from .bert import BODY, DROPOUT, EMBED, POSITION_IDS, REFUSED, SIZES, SPELLINGS, TAPS
-from .heads import CLASSES, deep, plain, task
+from .heads import CLASSES, apart, deep, plain
 
 RULES, SUMMARY = deep("classifier.dense", "classifier.out_proj", "text")
 
@@ -46,10 +46,7 @@ def _dialect(model_type: str, vocab: int, family: str) -> Dialect:
         spellings=SPELLINGS,
         references=(
             Reference(f"{family}ForMaskedLM", ("head",), {"logits": "logits"}),
-            task(family, "text", "classifier.out_proj.", summary="tanh"),
-            task(family, "choice", "classifier.weight", "pooler"),
-            task(family, "tokens", "classifier.weight"),
-            task(family, "span", "qa_outputs."),
+            *apart(family),
             Reference(f"{family}Model", ("pooler",), {"hidden": "last_hidden_state", "pooled": "pooler_output"}),
             Reference(f"{family}Model", (), {"hidden": "last_hidden_state"}),
         ),

@@ -179,12 +179,12 @@ def resolve(
         return any(find.unless is None or not constant(real, find.unless) for real in held)
 
     found = {find.argument: there(find) != find.absent for find in dialect.finds}
-    if bare and not _heads(dialect):
+    if bare and not dialect.heads:
         raise ArchitectureError(
             f"model_type {dialect.model_types[0]!r} is described with its head alone: there is no backbone without it",
             hint="leave out --drop-head",
         )
-    found |= dict.fromkeys(_heads(dialect) if bare else (), False)
+    found |= dict.fromkeys(dialect.heads if bare else (), False)
     resolved = {**dialect.fixed, **arguments, **found, **({} if bare else _told(dialect, base, actual, named))}
     notes = []
     separate = set()
@@ -196,11 +196,6 @@ def resolve(
             separate.add(name)
             notes.append(f"config.json says {copy.argument}, but {name} differs from {of}: taken as a table of its own")
     return Resolved(resolved, base, tuple(notes), frozenset(separate), bare=bare)
-
-
-def _heads(dialect: Dialect) -> list[str]:
-    """The arguments that say which heads there are beside the backbone, where a checkpoint may have none."""
-    return [f.argument for f in dialect.finds if hasattr(Model, f.argument) and not f.sources[0].startswith("{base}")]
 
 
 def _told(dialect: Dialect, base: str, names: Collection[str], named: Collection[str]) -> Mapping[str, object]:
@@ -232,14 +227,14 @@ def make_plan(dialect: Dialect, resolved: Resolved, header: Header) -> Plan:
     steps, pairs = _standing_in(dialect, resolved, steps, actual)
     wanted = {name: shape for step in steps for name, shape in zip(step.sources, step.source_shapes, strict=True)}
     rest = [name for name in actual if name not in wanted]
-    heads = set(rest) - set(_within(rest, wanted, resolved.base))
-    dropped = [Dropped(name, HEAD, None) for name in rest if resolved.bare and name in heads]
-    rest = [name for name in rest if not (resolved.bare and name in heads)]
+    heads = dict.fromkeys(_beside(rest, wanted, resolved.base))
+    dropped = [Dropped(name, HEAD, None) for name in heads if resolved.bare]
+    rest = [name for name in rest if not resolved.bare or name not in heads]
     copied = {name: pairs[name] for name in rest if pairs.get(name) in wanted}
     dropped += [d for name in rest if name not in copied and (d := _drop(dialect, name, resolved.base, model, actual))]
     explained = copied.keys() | {d.name for d in dropped}
     extra = [name for name in rest if name not in explained]
-    refuse(header, actual, wanted, extra, twice, heads if _heads(dialect) else ())
+    refuse(header, actual, wanted, extra, twice, heads if dialect.heads else ())
     return Plan(
         model,
         resolved.base,
@@ -249,10 +244,11 @@ def make_plan(dialect: Dialect, resolved: Resolved, header: Header) -> Plan:
     )
 
 
-def _within(names: Collection[str], wanted: Collection[str], base: str) -> Iterator[str]:
-    """Those of the names that lie in a part of the backbone, under its prefix or without."""
+def _beside(names: Collection[str], wanted: Collection[str], base: str) -> list[str]:
+    """Those of the names that lie in no part of the backbone, neither under its prefix nor without."""
     parts = {name.removeprefix(base).partition(".")[0] for name in wanted if name.startswith(base)}
-    yield from (name for name in names if (base and name.startswith(base)) or name.partition(".")[0] in parts)
+    without = [name for name in names if not (base and name.startswith(base))]
+    return [name for name in without if name.partition(".")[0] not in parts]
 
 
 def _function(dialect: Dialect) -> Callable[..., Model]:

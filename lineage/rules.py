@@ -249,6 +249,12 @@ class Dialect:
     faults: tuple[Fault, ...] = ()
     form: str = ""
 
+    @property
+    def heads(self) -> list[str]:
+        """The arguments that say which heads are beside the backbone, where a checkpoint may have none."""
+        found = [find for find in self.finds if hasattr(Model, find.argument)]
+        return [find.argument for find in found if not find.sources[0].startswith("{base}")]
+
     def base(self, names: Iterable[str]) -> str:
         """The prefix that this file uses: the first under which a tensor is found that is one of a kind."""
         present = set(names)

@@ -63,14 +63,9 @@ def modernbert(
         angle, stretch = (theta, scaling) if full else (local_theta, local_scaling)
         turn = Rotary(theta=angle, width=across, scaling=stretch, rounded="both")
         attention = Attention(
-            heads=heads,
-            kv_heads=heads,
-            head_width=across,
+            heads=heads, kv_heads=heads, head_width=across, bias=bias, output_bias=bias, rotary=turn,
             mask=Bidirectional(reach=None if full else span // 2),
-            bias=bias,
-            output_bias=bias,
-            rotary=turn,
-        )
+        )  # fmt: skip
         mlp = FeedForward(width=mlp_width, activation=activation, bias=mlp_bias, gated=True)
         first = Residual(body=attention, norm_input=norm if place else None)  # the embedding's norm comes just before
         return Block(attention=first, mlp=Residual(body=mlp, norm_input=norm))
