@@ -18,6 +18,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ BASE = "sdpa"
 SIDES = ["lineage", "fused", "eager", "lean", "litgpt"]
 PREFILLS = {"prefill 1×512": (1, 512), "prefill 4×128": (4, 128)}
 GROWTH = (64, 256, 1024, 4096)
-Call = Callable[[], object]
+Call = Callable[..., object]
 
 
 def main() -> None:
@@ -74,14 +75,14 @@ def speeds(kind: str, directory: Path, asked: argparse.Namespace) -> list[dict[s
                 calls = {side: (lambda one=one, ids=ids: one.whole(ids)) for side, one in found.items()}
                 rows += measured(kind, name.replace("prefill", "all logits"), threads, calls, asked.rounds, ids.numel())
             if "prefill" in asked.cases:
-                calls = {side: (lambda one=one, ids=ids: one.prefill(ids, shape[1])) for side, one in found.items()}
+                calls = {side: (lambda one=one, ids=ids: one.prefill(ids, ids.shape[1])) for side, one in found.items()}
                 rows += measured(kind, name, threads, calls, asked.rounds, ids.numel())
         if "decode" in asked.cases:
             ids, room = torch.randint(5, config.vocab_size, (1, 64), generator=draw), 64 + steps * (asked.rounds + 1)
             going = {side: one.prefill(ids, room)[1] for side, one in found.items()}
             bound = read_rate() / active_bytes(found["lineage"].model)
             calls = {
-                side: (lambda step=step: [step(ids[:, -1:]) for _ in range(steps)]) for side, step in going.items()
+                side: partial(several, step, ids[:, -1:], steps) for side, step in going.items()
             }
             for row in measured(kind, "decode", threads, calls, asked.rounds, steps):
                 rows.append(row | {"share": row["tokens_s"] / bound})
@@ -89,10 +90,14 @@ def speeds(kind: str, directory: Path, asked: argparse.Namespace) -> list[dict[s
             able = {side: one for side, one in found.items() if side in (BASE, "lineage")}
             for length in [length for length in GROWTH if length + steps * (asked.rounds + 1) <= limit]:
                 going = {side: one.filled(length, length + steps * (asked.rounds + 1)) for side, one in able.items()}
-                new = torch.tensor([[7]])
-                calls = {side: (lambda step=step: [step(new) for _ in range(steps)]) for side, step in going.items()}
+                calls = {side: partial(several, step, torch.tensor([[7]]), steps) for side, step in going.items()}
                 rows += measured(kind, f"decode at {length}", threads, calls, asked.rounds, steps)
     return rows
+
+
+def several(step: Call, new: torch.Tensor, steps: int) -> None:
+    for _ in range(steps):
+        step(new)
 
 
 def check(found: dict[str, Any], ids: torch.Tensor) -> None:

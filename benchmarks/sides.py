@@ -87,7 +87,7 @@ class Transformers:
 
 
 class Lean:
-    """A hand-written model over the reference's own weights (`--lean FILE`): a yardstick, and no part of this project."""
+    """A hand-written model over the reference's own weights (`--lean FILE`): a yardstick, no part of this project."""
 
     def __init__(self, file: Path, reference: Transformers) -> None:
         self.model = _module(file).Lean(reference.model)

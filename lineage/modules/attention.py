@@ -112,9 +112,9 @@ class Attention(nn.Module):
     def __init__(self, spec: c.Attention, width: int) -> None:
         super().__init__()
         self.spec = spec
-        self.q = nn.Linear(width, spec.heads * spec.head_width, bias=spec.bias)
-        self.k = nn.Linear(width, spec.kv_heads * spec.head_width, bias=spec.bias)
-        self.v = nn.Linear(width, spec.kv_heads * spec.head_width, bias=spec.bias)
+        self.sizes = [count * spec.head_width for count in (spec.heads, spec.kv_heads, spec.kv_heads)]
+        self.q, self.k, self.v = (nn.Linear(width, size, bias=spec.bias) for size in self.sizes)
+        self.qkv: nn.Linear | None = None  # in place of these three: see `fusing`
         self.query_norm = make_or_pass(spec.query_norm, spec.child_width("query_norm", width))
         self.key_norm = make_or_pass(spec.key_norm, spec.child_width("key_norm", width))
         self.position_bias = make(spec.position_bias, spec.heads) if spec.position_bias else None
@@ -123,14 +123,19 @@ class Attention(nn.Module):
         self.o = nn.Linear(spec.heads * spec.head_width, width, bias=spec.output_bias)
 
     def forward(self, x_BTD: Tensor, context: Context) -> Tensor:
-        q_BTx, bias = self._normed(self.q(x_BTD), self.query_norm), None
+        bias = None
         if self.spec.cross:
             assert context.memory is not None
-            k_BSx, v_BSx = context.once(self.keys_and_values)
+            q_BTx, (k_BSx, v_BSx) = self.q(x_BTD), context.once(self.keys_and_values)
             context = context.memory
         else:
-            k_BSx, v_BSx = self.keys_and_values(x_BTD)
+            if self.qkv is not None:
+                q_BTx, k_BSx, v_BSx = self.qkv(x_BTD).split(self.sizes, -1)
+                k_BSx = self._normed(k_BSx, self.key_norm)
+            else:
+                q_BTx, (k_BSx, v_BSx) = self.q(x_BTD), self.keys_and_values(x_BTD)
             bias = context.bias if self.position_bias is None else self.position_bias(context, x_BTD.dtype)
+        q_BTx = self._normed(q_BTx, self.query_norm)
         out: Tensor = self.o(self.product(q_BTx, k_BSx, v_BSx, context, bias, self.sinks))
         return out
 

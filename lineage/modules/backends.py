@@ -1,4 +1,4 @@
-"""How attention's product is computed. B batch, T queries, S keys, H heads, K key-value heads, W width, V of a value."""
+"""How attention's product is computed. B batch, T queries, S keys, H heads, K of keys, W width, V of a value."""
 
 from collections.abc import Callable
 from functools import cache
@@ -75,7 +75,7 @@ def flex(
     q_BHTW: Tensor, k_BKSW: Tensor, v_BKSV: Tensor, spec: c.Attention, context: Context,
     bias: Tensor | None, sinks_H: Tensor | None,
 ) -> Tensor:  # fmt: skip
-    """Masks, biases, soft caps and sinks in one compiled kernel, which skips blocks that no query sees (He et al. 2024)."""
+    """Masks, biases, soft caps and sinks in one compiled kernel; blocks that no query sees are skipped."""
     from torch.nn.attention.flex_attention import AuxRequest
 
     whole = None if bias is None else bias.expand(*q_BHTW.shape[:3], k_BKSW.shape[2])

@@ -52,7 +52,7 @@ class Kept:
             kept.index_copy_(2, slots, new[:, :, -self.limit :].to(kept.dtype))
 
     def make_room(self, size: int, like: tuple[Tensor, ...]) -> None:
-        """Room for so many tokens, of the types of these; when it grows, for twice as many, so that a token costs no copy of all others."""
+        """Room for so many tokens, of the types of these; growing doubles it, so that a token costs no copy."""
         if self.tensors and self.tensors[0].shape[2] >= size:
             return
         room = size if not self.tensors else min(max(size, 2 * self.tensors[0].shape[2]), self.limit)
@@ -74,8 +74,8 @@ def _places(last: Tensor, size: int, ring: int) -> Tensor:
 class Cache:
     """What a model keeps of the tokens that it has seen, a `Kept` for each layer; and of an encoder's result, once.
 
-    length: tokens at most. fixed: as `Kept`; then `seen` is a tensor, and nothing in a call depends on its value. fresh:
-    nothing was seen yet.
+    length: tokens at most. fixed: as `Kept`; then `seen` is a tensor, and nothing in a call depends on its value.
+    fresh: nothing was seen yet.
     """
 
     def __init__(self, spec: c.Model, length: int, fixed: bool = False) -> None:

@@ -135,7 +135,7 @@ def sees(spec: c.Mask, place_T: Tensor, place_S: Tensor, first: Tensor | int = 0
         return torch.ones((1,) * place_S.dim(), dtype=torch.bool, device=place_S.device)  # whatever the queries are of
     back_TS = place_T - place_S
     if isinstance(spec, c.Bidirectional):
-        return back_TS.abs() <= spec.reach
+        return back_TS.abs() <= (spec.reach or 0)
     allowed = (back_TS >= 0) & (place_S >= 0)
     if isinstance(spec, c.Chunked):
         one, other = (torch.div(place - first, spec.length, rounding_mode="floor") for place in (place_T, place_S))

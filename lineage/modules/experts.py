@@ -119,6 +119,8 @@ class Experts(nn.Module):
         self.gate = nn.Parameter(torch.empty(count, spec.width, width)) if spec.gated else None
         self.up = nn.Parameter(torch.empty(count, spec.width, width))
         self.down = nn.Parameter(torch.empty(count, width, spec.width))
+        self.gate_up: nn.Parameter | None = None  # in place of the two: see `fusing`
+        self.gate_up_bias: nn.Parameter | None = None
         self.gate_bias = nn.Parameter(torch.empty(count, spec.width)) if spec.bias and spec.gated else None
         self.up_bias = nn.Parameter(torch.empty(count, spec.width)) if spec.bias else None
         self.down_bias = nn.Parameter(torch.empty(count, width)) if spec.bias else None
@@ -145,16 +147,20 @@ class Experts(nn.Module):
 
     def each(self, x_xD: Tensor, expert_x: Tensor) -> Tensor:
         """What every row becomes in its expert. expert_x: its number, ascending."""
-        ends_E = torch.searchsorted(expert_x, torch.arange(len(self.up), device=expert_x.device), right=True)
+        ends_E = torch.searchsorted(expert_x, torch.arange(len(self.down), device=expert_x.device), right=True)
 
         def map_by(weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
             y = grouped(x, weight, expert_x, ends_E)
             return y if bias is None else y + bias[expert_x]  # in two steps: one kernel would round once
 
-        up = map_by(self.up, self.up_bias, x_xD)
-        if self.gate is None:
-            return map_by(self.down, self.down_bias, self.act(up))
-        gate, clamp = map_by(self.gate, self.gate_bias, x_xD), self.spec.clamp
+        clamp = self.spec.clamp
+        if self.gate_up is not None:
+            gate, up = map_by(self.gate_up, self.gate_up_bias, x_xD).chunk(2, -1)
+        else:
+            up = map_by(self.up, self.up_bias, x_xD)
+            if self.gate is None:
+                return map_by(self.down, self.down_bias, self.act(up))
+            gate = map_by(self.gate, self.gate_bias, x_xD)
         if clamp is None:
             return map_by(self.down, self.down_bias, self.act(gate) * up)
         gate, up = gate.clamp(max=clamp.limit), up.clamp(-clamp.limit, clamp.limit)

@@ -13,7 +13,7 @@ from lineage.modules.registry import runs
 
 
 def gelu_new(x: Tensor) -> Tensor:
-    """½ x (1 + tanh(√(2/π) (x + 0.044715 x³))) (Hendrycks & Gimpel 2016); low precision rounded as GPT-2's code does."""
+    """½ x (1 + tanh(√(2/π) (x + 0.044715 x³))) (Hendrycks & Gimpel 2016), rounded as in GPT-2's code."""
     if x.itemsize > 2:
         return gelu_tanh(x)
     return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
@@ -66,10 +66,14 @@ class FeedForward(nn.Module):
         super().__init__()
         self.gate = nn.Linear(width, spec.width, bias=spec.bias) if spec.gated else None
         self.up = nn.Linear(width, spec.width, bias=spec.bias)
+        self.gate_up: nn.Linear | None = None  # in place of these two: see `fusing`
         self.act = Activation(spec.activation)
         self.down = nn.Linear(spec.width, width, bias=spec.bias)
 
     def forward(self, x_BTD: Tensor, context: object = None) -> Tensor:
+        if self.gate_up is not None:
+            gate_BTF, up_BTF = self.gate_up(x_BTD).chunk(2, -1)
+            return self.down(self.act(gate_BTF) * up_BTF)
         up_BTF = self.up(x_BTD)
         inner_BTF = self.act(up_BTF) if self.gate is None else self.act(self.gate(x_BTD)) * up_BTF
         out: Tensor = self.down(inner_BTF)

@@ -1,6 +1,6 @@
 """Loads models: from a converted directory, or straight from a public checkpoint by the same plan."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +8,14 @@ import numpy as np
 import torch
 
 from lineage import components, graph
+from lineage.checkpoint.files import open_regular
+from lineage.checkpoint.safetensors import Tensor as Stored
 from lineage.checkpoint.source import Access
 from lineage.checkpoint.target import MANIFEST
+from lineage.checkpoint.weights import Weights
 from lineage.conversion import Checkpoint, open_checkpoint
 from lineage.errors import UsageError
+from lineage.modules.fusing import fuse
 from lineage.modules.model import Model, build
 from lineage.operations import Array, apply
 from lineage.record import converted_weights, read_manifest
@@ -31,11 +35,14 @@ def from_pretrained(
     local_files_only: bool = False,
     allow_pickle: bool = False,
     drop_head: bool = False,
+    fused: bool = False,
 ) -> Model:
     """A model in eval mode, every tensor accounted for.
 
     model: a directory made by `convert`, or anything that `convert` takes. dtype: "keep" (as stored), "fp32", "fp64",
-    "bf16", "fp16" or a torch dtype. drop_head: of a public checkpoint take the backbone alone. Raises the project's
+    "bf16", "fp16" or a torch dtype. drop_head: of a public checkpoint take the backbone alone. fused: queries, keys and
+    values, and gate and up, as one product each; `fusing.part` undoes it. Weights that a file holds as the model does
+    are not copied: they lie in the file, mapped, and changing them in memory does not change it. Raises the project's
     errors.
     """
     if (Path(model) / MANIFEST).exists():
@@ -43,7 +50,8 @@ def from_pretrained(
     else:
         access = Access(revision, token, Path(cache_dir) if cache_dir else None, local_files_only)
         loaded = assembled(open_checkpoint(str(model), access, allow_pickle=allow_pickle, drop_head=drop_head))
-    return loaded.to(device=torch.device(device), dtype=_dtype(dtype))
+    loaded = loaded.to(device=torch.device(device), dtype=_dtype(dtype))
+    return fuse(loaded) if fused else loaded
 
 
 def _dtype(name: str | torch.dtype) -> torch.dtype | None:
@@ -55,11 +63,10 @@ def _dtype(name: str | torch.dtype) -> torch.dtype | None:
 
 
 def _converted(directory: Path) -> Model:
-    from safetensors.torch import load_file
-
     manifest = read_manifest(directory)
     weights = converted_weights(directory, manifest)
-    state = {name: tensor for path in weights.files for name, tensor in load_file(path).items()}
+    elements = _mapped(weights)
+    state = {name: to_torch(elements(name), weights[name].dtype) for name in weights}
     provenance = {key: manifest["source"][key] for key in ("origin", "revision", "model_type")}
     return _filled(graph.model_from_json(manifest["spec"]), state, {"directory": str(directory), **provenance})
 
@@ -73,16 +80,34 @@ def assembled(checkpoint: Checkpoint) -> Model:
 
 def tensors(checkpoint: Checkpoint) -> Iterator[tuple[str, torch.Tensor]]:
     """The model's tensors, made from the file's."""
-    weights = checkpoint.weights
+    weights, elements = checkpoint.weights, _mapped(checkpoint.weights)
     for step in checkpoint.plan.steps:
-        made = apply(step.operations, [weights.array(name) for name in step.sources], step.target_shapes)
+        made = apply(step.operations, [elements(name) for name in step.sources], step.target_shapes)
         for name, array in zip(step.targets, made, strict=True):
             yield name, to_torch(array, weights[step.sources[0]].dtype)
 
 
+def _mapped(weights: Weights) -> Callable[[str], Array]:
+    """The elements of a tensor where they lie in its file, copied when written to; read, where they are encoded."""
+    files: dict[Path, Array] = {}
+
+    def array(name: str) -> Array:
+        entry = weights[name]
+        width = STORED[entry.dtype].itemsize if entry.dtype in STORED else 0
+        if not isinstance(entry, Stored) or not entry.size or not width or entry.start % width:
+            return weights.array(name)
+        if entry.path not in files:
+            with open_regular(entry.path) as file:
+                files[entry.path] = np.memmap(file, np.uint8, "c")
+        return files[entry.path][entry.start : entry.start + entry.size].view(f"<u{width}").reshape(entry.shape)
+
+    return array
+
+
 def to_torch(array: Array, dtype: str) -> torch.Tensor:
-    """Raw elements as a tensor of their type."""
-    signed = np.array(array).view(f"i{array.dtype.itemsize}")
+    """Raw elements as a tensor of their type; the same memory, where they are in order and may be written to."""
+    ready = array.flags.c_contiguous and array.flags.writeable
+    signed = (array if ready else np.array(array, order="C")).view(f"i{array.dtype.itemsize}")
     return torch.from_numpy(signed).view(STORED[dtype])
 
 

@@ -19,6 +19,7 @@ from lineage.checkpoint.weights import Weights
 from lineage.checkpoint.writer import digest_of
 from lineage.conversion import Checkpoint, open_checkpoint
 from lineage.errors import UsageError
+from lineage.modules.fusing import part
 from lineage.modules.loading import assembled, from_pretrained, to_torch
 from lineage.modules.model import Model
 from lineage.operations import Array, apply, invert
@@ -112,8 +113,8 @@ def _converted(directory: Path, module: Model | None = None) -> Subject:
         dropped={drop["name"]: drop["why"] for drop in plan["dropped"]},
         read=weights.array,
         types={name: entry["dtype"] for name, entry in manifest["tensors"].items()},
-        source_digests={name: entry["sha256"] for name, entry in manifest["source"]["tensors"].items()},
-        own_digests={name: entry["sha256"] for name, entry in manifest["tensors"].items()},
+        source_digests=_recorded(manifest["source"]["tensors"]),
+        own_digests=_recorded(manifest["tensors"]),
         make=make,
         material=material,
     )
@@ -123,7 +124,7 @@ def _converted(directory: Path, module: Model | None = None) -> Subject:
 def _as(module: Model, dtype: torch.dtype) -> Model:
     from copy import deepcopy
 
-    return deepcopy(module).to(dtype)
+    return part(deepcopy(module)).to(dtype)
 
 
 def _state(made: Subject, copies: Mapping[str, str], steps: Iterable[Step]) -> dict[str, Tensor]:
@@ -170,6 +171,11 @@ def _checkpoint(checkpoint: Checkpoint) -> Subject:
         material=material,
     )
     return made
+
+
+def _recorded(tensors: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """The sha256 of those tensors of a record that have one."""
+    return {name: entry["sha256"] for name, entry in tensors.items() if "sha256" in entry}
 
 
 def _digests(weights: Weights, steps: tuple[Step, ...]) -> dict[str, str]:
