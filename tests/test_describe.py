@@ -17,7 +17,7 @@ import lineage
 from lineage import catalog, components, describe, graph, lines
 from lineage.checkpoint import source
 from lineage.checkpoint.source import Access
-from lineage.conversion import SCHEMA
+from lineage.record import SCHEMA
 from lineage.describe import Described
 from lineage.errors import ArchitectureError, FileDamaged, LineageError, SourceError, UsageError
 from lineage.render import drawing, text
@@ -295,7 +295,7 @@ def test_drawing_in_every_form() -> None:
 def test_drawing_is_whole(size: str) -> None:
     """Every branch that opens is added, and the picture is XML that asks for nothing else."""
     model = lineage.spec(size)
-    kinds = [kind for kind, _ in drawing.items(model)]
+    kinds = [item.kind for item in drawing.items(model)]
     assert kinds.count("split") == kinds.count("sum")
     assert kinds.count("group") == kinds.count("end")
     chart = drawing.mermaid(model)

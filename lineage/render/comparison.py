@@ -33,11 +33,11 @@ def table(diff: Diff, only: str = "all") -> list[str]:
     told = {"= the same": joined(row.aspect for row in diff.same) * whole, "sizes": sizes * (only != "design")}
     for name, text in told.items():
         lines += ["", *columns((name, text), (12, 67))] if text else []
-    figures = _figures(diff) if whole else {}
+    costs = figures(diff) if whole else {}
     return [
         *lines,
         *[""] * whole,
-        *(f"{name:<27} {before:>20,} → {after:,}" for name, (before, after) in figures.items()),
+        *(f"{name:<27} {before:>20,} → {after:,}" for name, (before, after) in costs.items()),
     ]
 
 
@@ -45,16 +45,21 @@ def _cells(row: Row) -> tuple[str, str, str, str]:
     return SIGNS[row.state], row.aspect, row.before, row.after
 
 
-def _figures(diff: Diff) -> dict[str, tuple[int, int]]:
+def figures(diff: Diff) -> dict[str, tuple[int, int]]:
     """What there is to say of costs: not a cache that is none, nor that a token uses everything."""
     dense = diff.figures["active"] == diff.figures["parameters"]
     return {UNITS[name]: pair for name, pair in diff.figures.items() if any(pair) and not (dense and name == "active")}
 
 
 def _heading(diff: Diff) -> str:
+    return f"{diff.names[0]} → {diff.names[1]}      {tally(diff)}"
+
+
+def tally(diff: Diff) -> str:
+    """How much there is of what."""
     counts = ((len(diff.design), "design change"), (len(diff.sizes), "size"))
     few = joined(f"{n} {what}{'s' * (n != 1)}" for n, what in counts)
-    return f"{diff.names[0]} → {diff.names[1]}      {few}, {len(diff.same)} the same"
+    return f"{few}, {len(diff.same)} the same"
 
 
 def markdown(diff: Diff, only: str = "all") -> list[str]:
@@ -62,8 +67,8 @@ def markdown(diff: Diff, only: str = "all") -> list[str]:
     rows = [
         (SIGNS[r.state], r.aspect, r.before, r.after) for r in (*diff.design, *(diff.same if only == "all" else ()))
     ]
-    figures = _figures(diff) if only == "all" else {}
-    numbers = [(name, f"{before:,}", f"{after:,}") for name, (before, after) in (diff.sizes | figures).items()]
+    costs = figures(diff) if only == "all" else {}
+    numbers = [(name, f"{before:,}", f"{after:,}") for name, (before, after) in (diff.sizes | costs).items()]
     tables: list[list[tuple[str, ...]]] = []
     tables += [[("", "design", *diff.names), ("---",) * 4, *rows]] if rows and only != "sizes" else []
     tables += [[("sizes", *diff.names), ("---", "--:", "--:"), *numbers]] if numbers and only != "design" else []

@@ -3,15 +3,27 @@
 import html
 from collections.abc import Iterator
 from textwrap import wrap
+from typing import NamedTuple
 
 from lineage import components as c
 from lineage.edits import alike
 from lineage.words import heads, layers_text, number, rotary, words
 
-Item = tuple[str, str]
-"""What happens to the stream: a "part" it goes through, "cross" if it reads an encoder's result too; a branch that
-opens ("split") and is added ("sum"), in it a "fork" to a "next" branch beside it; a "group" that begins, and its "end";
-an encoder is "done"."""
+
+class Item(NamedTuple):
+    """What happens to the stream.
+
+    kind: a "part" it goes through, "cross" if it reads an encoder's result too; a branch that opens ("split") and is
+    added ("sum"), in it a "fork" to a "next" branch beside it; a "group" that begins, and its "end"; an encoder is
+    "done". told: in words. place: its name within its layer or its end of the model; part: what it is.
+    """
+
+    kind: str
+    told: str = ""
+    place: str = ""
+    part: c.Component | None = None
+
+
 RAILS = {"split": "  ┌─┤", "next": "  │ beside it, on the same input:", "sum": "  └─+"}
 STEP, WIDE, LEFT = 34, 640, 60  # pixels from part to part, of a box, and to its left edge
 STYLE = """text { font: 13px system-ui, sans-serif; fill: #1c1f24; } .part { fill: #f4f5f7; stroke: #8a919c; }
@@ -22,43 +34,56 @@ STYLE = """text { font: 13px system-ui, sans-serif; fill: #1c1f24; } .part { fil
 def items(model: c.Model) -> Iterator[Item]:
     """Everything that a token's vector passes, from its table to the logits; equal layers once."""
     if model.encoder:
-        yield from [("group", "encoder"), *items(model.encoder), ("end", ""), ("done", "")]
-    embed = model.embed
-    scale = f", × {number(embed.scale)}" if embed.scale else ""
-    yield "part", f"tokens: {embed.vocab:,} vectors of {embed.width:,}{scale}"
-    yield from _parts(embed.positions, embed.segments, embed.norm, embed.projection)
+        yield from [Item("group", "encoder"), *items(model.encoder), Item("end"), Item("done")]
+    yield from entry(model)
     kinds = alike(model.depth)
     for kind in dict.fromkeys(kinds):
         where = [i for i, one in enumerate(kinds) if one == kind]
         each = ", each" if len(where) > 1 else ""
-        yield from [("group", layers_text(where, len(kinds)) + each), *_block(model.depth[kind]), ("end", "")]
-    yield from _parts(model.norm)
+        yield from [Item("group", layers_text(where, len(kinds)) + each), *layer(model.depth[kind]), Item("end")]
+    yield from result(model)
+
+
+def entry(model: c.Model) -> Iterator[Item]:
+    """What makes a vector of a token."""
+    embed = model.embed
+    scale = f", × {number(embed.scale)}" if embed.scale else ""
+    yield Item("part", f"tokens: {embed.vocab:,} vectors of {embed.width:,}{scale}", "tokens", embed)
+    yield from _slots(embed, "positions", "segments", "norm", "projection")
+
+
+def result(model: c.Model) -> Iterator[Item]:
+    """What comes behind the last layer."""
+    yield from _slots(model, "norm")
     ends = {"logits": model.head, "pooler": model.pooler, "next sentence": model.next_sentence}
     ends |= {"classifier": model.classifier}
-    yield from (("part", f"{name}: {words(part)}") for name, part in ends.items() if part)
+    yield from (Item("part", f"{name}: {words(part)}", name, part) for name, part in ends.items() if part)
 
 
-def _parts(*parts: c.Component | None) -> list[Item]:
-    return [("part", words(part)) for part in parts if part]
+def _slots(owner: c.Component, *names: str, before: str = "") -> list[Item]:
+    parts = ((name, getattr(owner, name)) for name in names)
+    return [Item("part", words(part), before + name, part) for name, part in parts if part]
 
 
-def _block(block: c.Block) -> Iterator[Item]:
-    branches = [branch for branch in (block.attention, block.cross, block.mlp) if branch]
+def layer(block: c.Block) -> Iterator[Item]:
+    """What a block does to the stream."""
+    branches = {name: getattr(block, name) for name in ("attention", "cross", "mlp") if getattr(block, name)}
     if block.parallel:
-        yield from [("split", ""), *_parts(block.norm_input), ("fork", ""), *_inside(branches[0])]
-        yield from [("next", ""), *_inside(branches[1]), ("sum", "+")]
+        yield from [Item("split"), *_slots(block, "norm_input"), Item("fork"), *_inside("attention", block.attention)]
+        yield from [Item("next"), *_inside("mlp", block.mlp), Item("sum", "+", "mlp.sum")]
         return
-    for branch in branches:
-        yield from _parts(branch.norm_input if branch.normed else None)
-        yield from [("split", ""), *_inside(branch), ("sum", "+"), *_parts(branch.norm_sum)]
+    for name, branch in branches.items():
+        yield from _slots(branch, "norm_input", before=f"{name}.") if branch.normed else []
+        yield from [Item("split"), *_inside(name, branch), Item("sum", "+", f"{name}.sum")]
+        yield from _slots(branch, "norm_sum", before=f"{name}.")
 
 
-def _inside(branch: c.Residual) -> Iterator[Item]:
-    yield from _parts(None if branch.normed else branch.norm_input)
+def _inside(name: str, branch: c.Residual) -> Iterator[Item]:
+    yield from [] if branch.normed else _slots(branch, "norm_input", before=f"{name}.")
     crossing = isinstance(branch.body, c.Attention) and branch.body.cross
-    yield "cross" if crossing else "part", _label(branch.body)
-    yield from _parts(branch.norm_branch)
-    yield from [("part", f"× {number(branch.scale)}")] if branch.scale else []
+    yield Item("cross" if crossing else "part", _label(branch.body), f"{name}.body", branch.body)
+    yield from _slots(branch, "norm_branch", before=f"{name}.")
+    yield from [Item("part", f"× {number(branch.scale)}", f"{name}.scale")] if branch.scale else []
 
 
 def _label(part: c.Component) -> str:
@@ -74,7 +99,7 @@ def _label(part: c.Component) -> str:
 def text(model: c.Model) -> list[str]:
     """The drawing as lines; the rail at the left is what a branch is added to."""
     lines, rail = [""], "    "
-    for kind, told in items(model):
+    for kind, told, *_ in items(model):
         if kind in RAILS:
             lines.append(RAILS[kind])
             rail = "    " if kind == "sum" else "  │ "
@@ -88,7 +113,7 @@ def text(model: c.Model) -> list[str]:
 def mermaid(model: c.Model) -> list[str]:
     """A Mermaid flow chart."""
     lines, last, whole, fork, beside, encoded = ["flowchart TD"], "", "", "", [""], ""
-    for i, (kind, told) in enumerate(items(model)):
+    for i, (kind, told, *_) in enumerate(items(model)):
         node = f"n{i}"
         if kind in ("group", "end"):
             lines.append(f"subgraph {node}[{label(told)}]" if kind == "group" else "end")
@@ -118,7 +143,7 @@ def svg(model: c.Model) -> str:
     shapes: list[str] = []
     y, top, groups = 20, 0, [0]
     box, word = '<rect class="{}" x="{}" y="{}" width="{}" height="{}" rx="5"/>', '<text x="{}" y="{}">{}</text>'
-    for kind, told in items(model):
+    for kind, told, *_ in items(model):
         if kind == "group":
             groups.append(y)
             y += 34

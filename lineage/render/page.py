@@ -1,53 +1,106 @@
 """Self-contained HTML pages: one file, no request, no library, light and dark, printable."""
 
+import base64
+import hashlib
 import html
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from string import Template
 from typing import Any
 
-STYLE = """
-:root { color-scheme: light dark; --line: #c8ccd2; --dim: #555c66; --bad: #a4161a; --warn: #8a5a00; --good: #1f6f43; }
-@media (prefers-color-scheme: dark) {
-  :root { --line: #454b54; --dim: #a9b1bc; --bad: #ff8f8f; --warn: #f0c063; --good: #7fd6a4; }
-}
-body { font: 15px/1.45 system-ui, sans-serif; margin: 1.5rem auto; max-width: 72rem; padding: 0 1rem; }
-h1 { font-size: 1.3rem; } h2 { font-size: 1.05rem; margin-top: 1.6rem; }
-table { border-collapse: collapse; width: 100%; }
-th, td { text-align: left; padding: .25rem .6rem; border-bottom: 1px solid var(--line); vertical-align: top; }
-td { overflow-wrap: anywhere; } td.number { font-variant-numeric: tabular-nums; white-space: nowrap; }
-.dim { color: var(--dim); } .bad { color: var(--bad); font-weight: 600; } .warn { color: var(--warn); }
-.good { color: var(--good); } pre { white-space: pre-wrap; }
-@media (max-width: 40rem) { th, td { padding: .2rem .3rem; font-size: 13px; } }
-"""
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+from lineage import __version__
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+HERE = Path(__file__).parent
+SINGLE = ("input", "meta", "br")  # elements without an end
 
 
-def escape(value: object) -> str:
-    """Text that cannot become markup."""
-    return html.escape(str(value), quote=True)
+class Markup(str):
+    """Text that is markup already."""
 
 
-def page(title: str, body: str, data: Mapping[str, Any]) -> str:
-    """A whole page. body: markup; data: embedded as JSON for whoever reads the page with a program."""
+def escape(value: object) -> Markup:
+    """Text that cannot become markup; markup as it is, lists of both one after the other."""
+    if isinstance(value, Markup):
+        return value
+    if isinstance(value, list | tuple):
+        return Markup("".join(map(escape, value)))
+    return Markup(html.escape(str(value), quote=True))
+
+
+def el(tag: str, *within: object, **attributes: object) -> Markup:
+    """An element. within: as for `escape`. attributes: `kind` is its class; None and False are left out."""
+    named = {"class" if name == "kind" else name.replace("_", "-"): value for name, value in attributes.items()}
+    told = "".join(
+        f" {name}" if value is True else f' {name}="{html.escape(str(value), quote=True)}"'
+        for name, value in named.items()
+        if value is not None and value is not False
+    )
+    return Markup(f"<{tag}{told}>" + ("" if tag in SINGLE else f"{escape(within)}</{tag}>"))
+
+
+def page(
+    title: str, body: Markup, data: Mapping[str, Any], command: str = "", links: Mapping[str, str] | None = None,
+    scripts: Sequence[str] = (),
+) -> str:  # fmt: skip
+    """A whole page.
+
+    data: embedded as JSON for whoever reads the page with a program. command: what makes this page. links: of a
+    gallery, name -> address. scripts: files beside this one; they are embedded, and the policy lets nothing else run.
+    """
     embedded = json.dumps(data, ensure_ascii=True).replace("<", "\\u003c")
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title><style>{STYLE}</style></head>\n<body><main><h1>{escape(title)}</h1>\n{body}\n</main>\n"
-        f'<script type="application/json" id="data">{embedded}</script>\n</body></html>\n'
-    )
+    codes = [_file(name) for name in scripts]
+    digests = (base64.b64encode(hashlib.sha256(code.encode()).digest()).decode() for code in codes)
+    allowed = " ".join(f"'sha256-{digest}'" for digest in digests) or "'none'"
+    top = [el("a", "Skip to the content", href="#main", kind="skip")] if links else []
+    top += [el("nav", [el("a", name, href=at) for name, at in links.items()], aria_label="Pages")] if links else []
+    return Template(_file("page.html")).substitute(
+        title=escape(title), policy=f"{POLICY}; script-src {allowed}", style=_file("page.css"), top=escape(top),
+        body=body, foot=el("footer", f"lineage {__version__}: ", el("code", command)) if command else "",
+        data=embedded, scripts="".join(f"<script>{code}</script>" for code in codes),
+    )  # fmt: skip
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[tuple[str, str]]]) -> str:
-    """A table. Each cell is (text, class)."""
-    top = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
-    lines = ("".join(f'<td class="{kind}">{escape(text)}</td>' for text, kind in row) for row in rows)
-    return (
-        f"<table><thead><tr>{top}</tr></thead><tbody>"
-        + "".join(f"<tr>{line}</tr>" for line in lines)
-        + "</tbody></table>"
-    )
+def _file(name: str) -> str:
+    return (HERE / name).read_text(encoding="utf-8")
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[tuple[str, str]]], name: str | None = None) -> Markup:
+    """A table. Each cell is (text, class). name: what it is called, for those who hear it."""
+    top = el("tr", [el("th", told, scope="col") for told in head])
+    lines = [el("tr", [el("td", told, kind=kind or None) for told, kind in row]) for row in rows]
+    return el("table", el("thead", top), el("tbody", lines), aria_label=name)
+
+
+def numbers(head: Sequence[object], rows: Iterable[Sequence[object]], kind: str | None = None) -> Markup:
+    """A table of numbers; the first cell of each row names it, further ones that are markup stay on the left."""
+    top = el("tr", [el("th", one, scope="col", kind="number" if i else None) for i, one in enumerate(head)])
+    lines = [
+        el(
+            "tr",
+            el("th", first, scope="row"),
+            [el("td", one, kind=None if isinstance(one, Markup) else "number") for one in rest],
+        )
+        for first, *rest in rows
+    ]
+    return el("table", el("thead", top), el("tbody", lines), kind=kind)
+
+
+def bar(*shares: float) -> Markup:
+    """Shares of a whole as bars, one below the other; the numbers stand beside them."""
+    high = 8 / len(shares)
+    rects = [
+        el(
+            "rect",
+            y=f"{high * i:.1f}",
+            width=f"{100 * share:.2f}",
+            height=f"{high - 1:.1f}",
+            kind="other" if i else None,
+        )
+        for i, share in enumerate(shares)
+    ]
+    return el("svg", rects, kind="bar", viewBox="0 0 100 8", preserveAspectRatio="none", aria_hidden="true")
 
 
 def trace_page(report: Mapping[str, Any]) -> str:
@@ -67,21 +120,22 @@ def trace_page(report: Mapping[str, Any]) -> str:
     nodes = table(
         ("component", "in the reference", "inherited", "by itself", "sign"), (_node(n, guilty) for n in report["nodes"])
     )
-    more = f'<p class="bad">Likely: {escape(report["likely"])}</p>' if report["likely"] else ""
-    more += "".join(
-        f'<p class="bad">Fault of the reference: {escape(fault)}</p>' for fault in report["reference_faults"]
-    )
-    notes = "".join(f'<p class="dim">Note: {escape(note)}</p>' for note in report["notes"])
-    facts = escape(", ".join(f"{name} {value}" for name, value in report["conditions"].items()))
-    who = f"{escape(report['subject'])} against {escape(report['against'])}"
-    legend = "Inherited: our own run against the reference's. By itself: fed the reference's own input."
-    body = (
-        f"<p>{who}: <strong>{escape(report['result'])}</strong></p>"
-        f"{more}<h2>Levels</h2>{verdicts}<h2>Components, in the order of execution</h2>"
-        f'<p class="dim">{legend}</p>{nodes}{notes}'
-        f'<p class="dim">{facts}</p>'
-    )
-    return page(f"Parity of {report['subject']}", body, report)
+    more = [el("p", f"Likely: {report['likely']}", kind="bad")] if report["likely"] else []
+    more += [el("p", f"Fault of the reference: {fault}", kind="bad") for fault in report["reference_faults"]]
+    facts = ", ".join(f"{name} {value}" for name, value in report["conditions"].items())
+    title = f"Parity of {report['subject']}"
+    body = [
+        el("h1", title),
+        el("p", f"{report['subject']} against {report['against']}: ", el("strong", report["result"])),
+        *more,
+        *(el("h2", "Levels"), verdicts, el("h2", "Components, in the order of execution")),
+        el(
+            "p", "Inherited: our own run against the reference's. By itself: fed the reference's own input.", kind="dim"
+        ),
+        nodes,
+        *(el("p", told, kind="dim") for told in (*(f"Note: {note}" for note in report["notes"]), facts)),
+    ]
+    return page(title, escape(body), report)
 
 
 def _found(level: Mapping[str, Any]) -> str:

@@ -64,12 +64,13 @@ def bytes_text(count: float) -> str:
     return f"{count:.1f} TB"
 
 
-def show(found: Described, tensors: bool) -> list[str]:
-    """The facts of one model, its drawing, and its parts."""
+def summary(found: Described) -> dict[str, str]:
+    """The facts of one model, by name; what its family is about comes first. An empty one is not known."""
     model, family = found.model, families().get(found.family)
     reach = model.embed.positions.reach if model.embed.positions else None
     parent = f", from {family.parent}" if family and family.parent else ""
-    told = {
+    return {
+        "about": family.about if family else "",
         "family": f"{found.family}, " + (f"{family.year}{parent}" if family else "not installed"),
         "paper": family.paper if family else "",
         "parameters": f"{graph.parameters(model):,}",
@@ -78,9 +79,14 @@ def show(found: Described, tensors: bool) -> list[str]:
         "vocabulary": f"{model.embed.vocab:,}",
         "context": f"{reach:,}" if reach else "not limited by a table",
     }
-    lines = [*wrapped(found.name, family.about if family else "", 7), ""]
+
+
+def show(found: Described, tensors: bool) -> list[str]:
+    """The facts of one model, its drawing, and its parts."""
+    told = summary(found)
+    lines = [*wrapped(found.name, told.pop("about"), 7), ""]
     lines += [line for name, text in told.items() if text for line in wrapped(name, text, 12)]
-    return [*lines, "", *drawing.text(model), "", *parts(model), *(_tensors(found) if tensors else [])]
+    return [*lines, "", *drawing.text(found.model), "", *parts(found.model), *(_tensors(found) if tensors else [])]
 
 
 def wrapped(label: str, text: str, column: int) -> list[str]:
