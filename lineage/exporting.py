@@ -9,7 +9,7 @@ said.
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -144,7 +144,7 @@ def _foreign(there: Path, made: Mapping[str, str]) -> Iterator[str]:
             path.is_symlink()
             or not path.is_file()
             or name not in made
-            or (made[name] and digest_of(path) != made[name])
+            or (made[name] and digest_of(read(path)) != made[name])
         ):
             yield name
 
@@ -182,7 +182,7 @@ def small_files(directory: Path, manifest: Mapping[str, Any]) -> dict[str, Path]
     for name, path in places.items():
         if not path.is_file() and not name.endswith(INDEX):  # older conversions kept no index
             raise FileDamaged(f"{SOURCE}/{name} is gone", code="checksum")
-        if path.is_file() and said[name].get("sha256", digest_of(path)) != digest_of(path):
+        if path.is_file() and (digest := said[name].get("sha256")) and digest_of(read(path)) != digest:
             raise FileDamaged(f"{SOURCE}/{name} is not what was written", code="checksum")
     return {name: path for name, path in places.items() if path.is_file()}
 
@@ -262,12 +262,6 @@ def _written(directory: Path, draft: Draft, manifest: Mapping[str, Any], folder:
     return written
 
 
-def digest_of(path: Path) -> str:
-    """The sha256 of a file."""
-    with open_regular(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def pieces(original: Original, file: Path | bytes | Layout) -> Iterator[bytes | memoryview]:
     """A file's bytes, a few MB at a time."""
     if isinstance(file, Path):
@@ -278,6 +272,21 @@ def pieces(original: Original, file: Path | bytes | Layout) -> Iterator[bytes | 
     yield file.start if isinstance(file, Layout) else file
     for name in file.names if isinstance(file, Layout) else ():
         yield from original.chunks(name)
+
+
+def read(path: Path) -> Iterator[bytes]:
+    """The bytes of a file as it lies there."""
+    with open_regular(path) as opened:
+        while piece := opened.read(CHUNK):
+            yield piece
+
+
+def digest_of(found: Iterable[bytes | memoryview]) -> str:
+    """The sha256 of bytes that come in pieces."""
+    digest = hashlib.sha256()
+    for piece in found:
+        digest.update(piece)
+    return digest.hexdigest()
 
 
 def put(file: BinaryIO, piece: bytes | memoryview) -> None:

@@ -4,13 +4,12 @@ Neither torch nor transformers is needed, and no network. Our files are hashed, 
 as they are made again; where one is not as it was, or cannot be compared as a whole, each of its tensors.
 """
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from lineage.errors import FileDamaged
-from lineage.exporting import Draft, Layout, digest_of, draft_of, pieces
+from lineage.exporting import Draft, Layout, digest_of, draft_of, pieces, read
 from lineage.original import open_original
 from lineage.record import digest
 
@@ -33,7 +32,7 @@ def _ours(directory: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
     for name, said in manifest["files"].items():
         if not (directory / name).is_file():
             yield f"{name} is gone"
-        elif said and digest_of(directory / name) == said:
+        elif said and digest_of(read(directory / name)) == said:
             whole.discard(name)
         elif said:
             yield f"{name} is not what was written"
@@ -59,9 +58,4 @@ def _theirs(manifest: Mapping[str, Any], draft: Draft) -> Iterator[str]:
 
 def _differs(entry: Mapping[str, Any], found: Iterable[bytes | memoryview]) -> bool:
     """Whether bytes are not those whose sha256 an entry has; one that has none tells nothing."""
-    if "sha256" not in entry:
-        return False
-    digest = hashlib.sha256()
-    for piece in found:
-        digest.update(piece)
-    return digest.hexdigest() != entry["sha256"]
+    return "sha256" in entry and digest_of(found) != entry["sha256"]

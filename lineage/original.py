@@ -4,6 +4,7 @@
 needs the record alone: neither the source nor its converter.
 """
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,15 +15,19 @@ from typing import Any
 import numpy as np
 
 from lineage import graph
-from lineage.checkpoint.safetensors import BITS
+from lineage.checkpoint.files import open_regular
+from lineage.checkpoint.regions import read_into, read_region
+from lineage.checkpoint.safetensors import BITS, Tensor
 from lineage.checkpoint.weights import CHUNK, Weights
 from lineage.components import Shape
 from lineage.constants import CONSTANTS, stored
 from lineage.errors import FileDamaged
-from lineage.operations import Array, invert
+from lineage.operations import Array
 from lineage.plan import Step, step_from_json
 from lineage.record import converted_weights
+from lineage.segments import Region, lower
 
+TILE = 1 << 21  # elements that are rearranged at a time
 SLACK = 1 << 26  # bytes that a constant may take beyond those of all tensors together: none is larger than its model
 
 
@@ -57,12 +62,12 @@ class Original(Mapping[str, Made]):
         self.weights = weights
         self._made: dict[str, Made] = {}
         for step in steps:
-            dtype = next((weights[name].dtype for name in step.targets if name in weights), weights[min(weights)].dtype)
+            beside = [f"{name.rpartition('.')[0]}.weight" for name in step.targets]  # of a bias that the model lacks
+            dtype = next(weights[name].dtype for name in (*step.targets, *beside, *weights) if name in weights)
             for place, (name, shape) in enumerate(zip(step.sources, step.source_shapes, strict=True)):
                 self._made[name] = Made(dtype, shape, step, place)
         self._made |= {name: self._made[of] for name, of in (copies or {}).items()}
         self._made |= constants or {}
-        self._last: tuple[Step, list[Array]] | None = None
 
     def __getitem__(self, name: str) -> Made:
         return self._made[name]
@@ -83,27 +88,57 @@ class Original(Mapping[str, Made]):
                 array = None
             if array is None:
                 raise FileDamaged(f"{name[:200]}: no {made.dtype} {list(made.shape)} is the constant {made.value!r}")
-            yield from _pieces(array)
-        elif made.step is not None and not made.step.operations and made.step.targets[0] in self.weights:
-            yield from self.weights.chunks(made.step.targets[0])
+            data = memoryview(np.ascontiguousarray(array).data).cast("B") if array.size else memoryview(b"")
+            yield from (data[at : at + CHUNK] for at in range(0, len(data), CHUNK))
         elif made.step is not None:
-            yield from _pieces(self._undone(made.step)[made.place])
+            yield from self._undone(made, made.step)
 
-    def _undone(self, step: Step) -> list[Array]:
-        """A step's tensors; the last one's are kept, since they are asked for one after the other."""
-        if self._last is None or self._last[0] is not step:
-            self._last = None
-            arrays = [self._array(name, shape) for name, shape in zip(step.targets, step.target_shapes, strict=True)]
-            self._last = step, invert(step.operations, arrays)
-        return self._last[1]
+    def _undone(self, made: Made, step: Step) -> Iterator[bytes | memoryview]:
+        """One of a step's tensors: the runs that it is made of; or its rows, rearranged some at a time."""
+        if not step.operations and step.targets[0] in self.weights:
+            yield from self.weights.chunks(step.targets[0])
+            return
+        lowered = lower(step.operations, step.target_shapes, True)
+        with contextlib.ExitStack() as stack:
+            held = [self.weights[name] for name in step.targets if name in self.weights]
+            handles = {e.path: stack.enter_context(open_regular(e.path)).fileno() for e in held}
+            if lowered.runs is not None:
+                rows = lowered.runs[lowered.runs[:, 2] == made.place]
+                yield from self._joined(step, rows, BITS[made.dtype] // 8, handles)
+                return
+            rows_at_once = prod(lowered.outputs[made.place][1:]) * len(lowered.outputs)
+            for tile in lowered.tiles(max(TILE, rows_at_once), axes=(0,)):  # whole rows: they come out in order
+                arrays = [self._part(n, r, made, handles) for n, r in zip(step.targets, tile.inputs, strict=True)]
+                yield np.ascontiguousarray(lowered.made(arrays)[made.place]).data.cast("B")
 
-    def _array(self, name: str, shape: Shape) -> Array:
-        return self.weights.array(name) if name in self.weights else np.zeros(shape, np.uint8)
+    def _part(self, name: str, region: Region, made: Made, handles: Mapping[Path, int]) -> Array:
+        if name not in self.weights:
+            return np.zeros([part.stop - part.start for part in region], f"<u{BITS[made.dtype] // 8}")
+        entry = self._entry(name)
+        return read_region(handles[entry.path], entry, region)
 
+    def _joined(self, step: Step, rows: Array, width: int, handles: Mapping[Path, int]) -> Iterator[memoryview]:
+        """The bytes of runs, one after the other, as much at a time as a buffer holds."""
+        buffer, filled = memoryview(bytearray(CHUNK)), 0
+        for place, start, _, _, length in rows.tolist():
+            name, at, left = step.targets[place], start * width, length * width
+            while left:
+                count = min(left, CHUNK - filled)
+                if name in self.weights:
+                    entry = self._entry(name)
+                    read_into(handles[entry.path], buffer[filled : filled + count], entry.start + at, entry.path)
+                else:
+                    buffer[filled : filled + count] = bytes(count)
+                filled, at, left = filled + count, at + count, left - count
+                if filled == CHUNK:
+                    yield buffer
+                    filled = 0
+        yield buffer[:filled]
 
-def _pieces(array: Array) -> Iterator[memoryview]:
-    data = memoryview(np.ascontiguousarray(array).data).cast("B") if array.size else memoryview(b"")
-    yield from (data[at : at + CHUNK] for at in range(0, len(data), CHUNK))
+    def _entry(self, name: str) -> Tensor:
+        entry = self.weights[name]
+        assert isinstance(entry, Tensor)
+        return entry
 
 
 def open_original(directory: Path, manifest: Mapping[str, Any]) -> tuple[Original, list[str]]:
