@@ -220,8 +220,8 @@ def families(name: str | None, as_json: bool) -> None:
 @json_option
 def env(as_json: bool) -> None:
     """Print the versions and the machine, for a report of a fault."""
-    from lineage.conversion import versions
     from lineage.render import text
+    from lineage.writing import versions
 
     found = {**versions(), "platform": platform.platform(), "cpus": os.cpu_count(), "encoding": sys.stdout.encoding}
     say_json({"schema": "lineage.env/1", **found}) if as_json else say(text.environment(found))

@@ -1,30 +1,24 @@
 """A conversion from start to end: source -> config -> spec -> proved plan -> unified checkpoint -> parity."""
 
-import json
-import platform
-import shutil
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import lineage
-from lineage import catalog, config, graph
-from lineage.checkpoint import target, writer
+from lineage import catalog, config
+from lineage.checkpoint import target
+from lineage.checkpoint.casting import CASTS
 from lineage.checkpoint.encoded import Encoded
 from lineage.checkpoint.files import read_json
 from lineage.checkpoint.gguf import SUFFIX, read_gguf
-from lineage.checkpoint.safetensors import BITS
 from lineage.checkpoint.source import Access, Source, locate
 from lineage.checkpoint.weights import Weights, open_weights
 from lineage.config import Reading
-from lineage.constants import is_constant
 from lineage.errors import ArchitectureError, FileDamaged, TensorMismatch, UsageError
-from lineage.plan import Dropped, Plan, Resolved, make_plan, resolve, unproved
-from lineage.record import SCHEMA, SOURCE, digest, keep
+from lineage.plan import Plan, Resolved, make_plan, resolve, unproved
 from lineage.rules import Dialect
+from lineage.writing import Options, Progress, Work, dump, holds
 
 
 @dataclass(frozen=True)
@@ -144,16 +138,29 @@ def convert(
     allow_pickle: bool = False,
     drop_head: bool = False,
     device: str = "cpu",
+    dtype: str = "keep",
+    hashes: bool | None = None,
+    max_shard_size: int | None = None,
+    progress: Progress = lambda done, total: None,
 ) -> Conversion:
     """Convert a public checkpoint to a directory of unified names, and compare it with the reference.
 
     model: a hub id with or without @revision, a directory, a weights file, a GGUF file. output: else `NAME-lineage`.
     drop_head: leave out the heads, which are then lost. device: where the comparison runs, cpu, cuda or cuda:N. The
-    output appears whole or not at all, after the comparison. A comparison that ran and failed raises nothing: see `report.passed`; the output is there to look at.
-    """
-    from lineage.parity.device import find
+    output appears whole or not at all, after the comparison. A comparison that ran and failed raises nothing: see
+    `report.passed`; the output is there to look at.
 
-    device = find(device)
+    dtype: keep, fp32, bf16 or fp16. hashes: record the sha256 of every tensor and file; by default if there is a
+    comparison. max_shard_size: bytes of a file; else files are the source's. progress: told how many bytes are done,
+    by any thread. Files that an interrupted run has finished are not written again, unless with force.
+    """
+    if dtype not in ("keep", *CASTS):
+        raise UsageError(f"dtype {dtype[:40]!r} is not known", hint=f"known: keep, {', '.join(CASTS)}")
+    if verify:
+        from lineage.parity.device import find
+
+        device = find(device)
+    options = Options(CASTS.get(dtype), verify if hashes is None else hashes, max_shard_size)
     access = Access(revision, token, Path(cache_dir) if cache_dir else None, local_files_only)
 
     def place(source: Source) -> Path:
@@ -166,9 +173,11 @@ def convert(
     )
     source = checkpoint.source
     final = place(source)
-    target.check_space(final, needed(checkpoint))
-    with target.staged(final, lambda: target.check_output(final, source.folder, force)) as partial:
-        done = Conversion(final, checkpoint, _write(partial, checkpoint))
+    work = Work(checkpoint, options)
+    journal = None if force else work.journal
+    with target.staged(final, lambda: target.check_output(final, source.folder, force), journal) as partial:
+        target.check_space(final, work.needed())
+        done = Conversion(final, checkpoint, work.write(partial, progress))
         if verify:
             done = _verified(done, partial, allow_pickle, device)
         checkpoint.weights.check_unchanged()
@@ -179,12 +188,6 @@ def default_output(source: Source) -> Path:
     """`NAME-lineage` in the present folder."""
     name = source.file.stem if source.file else source.origin.rstrip("/").split("/")[-1]
     return Path(f"{name if name not in ('', '.', '..') else source.directory.resolve().name}-lineage")
-
-
-def needed(checkpoint: Checkpoint) -> int:
-    """Bytes that the output will take: tensors, small files, and a little for headers and manifest."""
-    small = sum(path.stat().st_size for path in checkpoint.source.small_files())
-    return writer.size(checkpoint.plan, checkpoint.weights) + small + 1000 * len(checkpoint.weights)
 
 
 def _verified(done: Conversion, partial: Path, allow_pickle: bool, device: str) -> Conversion:
@@ -200,108 +203,5 @@ def _verified(done: Conversion, partial: Path, allow_pickle: bool, device: str) 
         device=device,
     )
     report = replace(report, subject=str(done.output))
-    (partial / target.MANIFEST).write_bytes(_dump(done.manifest | {"parity": report.to_dict()}))
+    (partial / target.MANIFEST).write_bytes(dump(done.manifest | {"parity": report.to_dict()}))
     return replace(done, report=report)
-
-
-def _write(directory: Path, checkpoint: Checkpoint) -> dict[str, Any]:
-    _check_copies(checkpoint)
-    dropped = [_dropped(drop, checkpoint.weights) for drop in checkpoint.plan.dropped]
-    (directory / SOURCE).mkdir()
-    keep(directory / SOURCE, checkpoint.weights)
-    small, keys = checkpoint.source.small_files(), checkpoint.source.config
-    if keys.suffix == SUFFIX:
-        (directory / "source" / keys.name).write_bytes(read_gguf(keys).without_tensors())
-    elif keys not in small:
-        raise FileDamaged("config.json is gone")
-    for path in small:
-        shutil.copyfile(path, directory / "source" / path.name)
-    written = writer.write_weights(directory, checkpoint.plan, checkpoint.weights)
-    manifest = _manifest(checkpoint, dropped, written)
-    (directory / target.MANIFEST).write_bytes(_dump(manifest))
-    (directory / target.CARD).write_bytes(_card(checkpoint, manifest).encode("utf-8", "backslashreplace"))
-    return manifest
-
-
-def _dump(data: Mapping[str, Any]) -> bytes:
-    return json.dumps(data, indent=1, ensure_ascii=True).encode() + b"\n"  # a path need not be Unicode
-
-
-def _check_copies(checkpoint: Checkpoint) -> None:
-    conflicts = [
-        f"{c.name} differs from {c.of}" for c in checkpoint.plan.copied if not checkpoint.weights.same(c.name, c.of)
-    ]
-    if conflicts:
-        raise TensorMismatch(
-            "tensors that the model shares differ in the file", facts=conflicts, context={"problems": conflicts}
-        )
-
-
-def holds(weights: Weights, name: str, value: str) -> bool:
-    """Whether a tensor of the file is exactly a constant."""
-    entry = weights[name]
-    plain = entry.size > 0 and BITS[entry.dtype] >= 8
-    return plain and is_constant(value, weights.array(name), entry.dtype)
-
-
-def _dropped(drop: Dropped, weights: Weights) -> dict[str, Any]:
-    entry = weights[drop.name]
-    restorable = drop.value is not None and holds(weights, drop.name, drop.value)
-    return {
-        "name": drop.name, "dtype": entry.dtype, "shape": list(entry.shape), "why": drop.why,
-        "value": drop.value if restorable else None, "lossy": not restorable,
-    }  # fmt: skip
-
-
-def _manifest(checkpoint: Checkpoint, dropped: list[dict[str, Any]], written: writer.Written) -> dict[str, Any]:
-    source, weights = checkpoint.source, checkpoint.weights
-    files = {path.name: path for path in (*source.small_files(), *weights.files, *filter(None, (weights.index,)))}
-    spec = graph.to_json(checkpoint.plan.model)
-    return {
-        "schema": SCHEMA,
-        "versions": versions(),
-        "rules": catalog.sources(checkpoint.dialect),
-        "source": {
-            "origin": source.origin if source.revision else (source.file or source.directory.resolve()).name,
-            "revision": source.revision,
-            "model_type": checkpoint.model_type,
-            "files": writer.file_digests(files),
-            "weights": [path.name for path in weights.files],
-            "tensors": written.sources,
-            "encoded": weights.encodings(),
-        },
-        "family": checkpoint.dialect.spec,
-        "arguments": {name: graph.to_json(value) for name, value in checkpoint.resolved.arguments.items()},
-        "spec": spec,
-        "spec_sha256": digest(spec),
-        "parameters": graph.parameters(checkpoint.plan.model),
-        "plan": checkpoint.plan.to_json() | {"dropped": dropped},
-        "notes": list(checkpoint.notes),
-        "files": written.files,
-        "tensors": written.tensors,
-        "parity": None,
-    }
-
-
-def versions() -> dict[str, str]:
-    """What this was made with."""
-    found = {"lineage": lineage.__version__, "python": platform.python_version()}
-    for name in ("torch", "transformers", "safetensors", "huggingface-hub", "numpy", "gguf"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
-def _card(checkpoint: Checkpoint, manifest: Mapping[str, Any]) -> str:
-    source = manifest["source"]
-    base = f"base_model: {source['origin'].removeprefix('hf://')}\n" if source["revision"] else ""
-    at = f" at revision {source['revision']}" if source["revision"] else ""
-    return (
-        f"---\nlibrary_name: lineage\n{base}---\n\n# {source['origin']}, in lineage's names\n\n"
-        f"Converted from `{source['origin']}`{at}: the same numbers under unified names; nothing was trained.\n\n"
-        f"- family: {checkpoint.dialect.spec} ({manifest['parameters']:,} parameters)\n"
-        f"- record of the conversion: `lineage.json`; the original's small files: `source/`\n"
-        f"- load: `lineage.from_pretrained(DIR)`; check again: `lineage verify DIR`\n"
-    )

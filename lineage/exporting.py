@@ -22,6 +22,7 @@ from lineage.checkpoint.weights import CHUNK, INDEX
 from lineage.errors import ArchitectureError, FileDamaged, UsageError
 from lineage.original import Original, open_original
 from lineage.record import SOURCE, read_manifest
+from lineage.writing import cast_text
 
 METADATA = {"format": "pt"}
 FORMS = ("hf",)
@@ -161,8 +162,10 @@ def draft_of(directory: Path, manifest: Mapping[str, Any]) -> Draft:
         settings = read_json(directory / SOURCE / "config.json") if "config.json" in files else {}
         files["config.json"] = as_json({k: v for k, v in settings.items() if k != "quantization_config"})
     heads = [directory / SOURCE / (name + HEADER) for name in source["weights"]]
-    if encoded or pickled or not all(path.is_file() for path in heads):
-        if not encoded:
+    if cast := manifest.get("cast"):
+        notes.append(f"the tensors are {cast_text(cast)}, and so they are written")
+    if encoded or pickled or cast or not all(path.is_file() for path in heads):
+        if not (encoded or cast):
             why = "the source is a pickle" if pickled else "the headers of its files were not kept"
             notes.append(f"{why}: the same tensors, in safetensors")
         small = {name: file for name, file in files.items() if not name.endswith(INDEX)}
@@ -265,9 +268,7 @@ def _written(directory: Path, draft: Draft, manifest: Mapping[str, Any], folder:
 def pieces(original: Original, file: Path | bytes | Layout) -> Iterator[bytes | memoryview]:
     """A file's bytes, a few MB at a time."""
     if isinstance(file, Path):
-        with open_regular(file) as opened:
-            while piece := opened.read(CHUNK):
-                yield piece
+        yield from read(file)
         return
     yield file.start if isinstance(file, Layout) else file
     for name in file.names if isinstance(file, Layout) else ():

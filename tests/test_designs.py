@@ -10,7 +10,7 @@ import pytest
 
 import lineage
 from lineage import graph
-from lineage.conversion import SCHEMA
+from lineage.record import SCHEMA
 from tests import handmade
 from tests.fakehub import Hub, Repository, serving
 from tests.handmade import Outcome, command, config, safetensors, tensors

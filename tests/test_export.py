@@ -29,7 +29,7 @@ TYPES = sorted(catalog.dialects())
 
 
 def converted(source: Path, output: Path, **options: Any) -> Path:
-    return lineage.convert(str(source), output, verify=False, **options).output
+    return lineage.convert(str(source), output, verify=False, hashes=True, **options).output
 
 
 def sharded(directory: Path, count: int) -> Path:

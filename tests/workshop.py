@@ -42,7 +42,7 @@ class Workshop:
             copy = self.outputs / f"{source.name}-source"
             shutil.rmtree(copy, ignore_errors=True)
             shutil.copytree(source, copy)
-            lineage.convert(str(copy), output, verify=False, allow_pickle=True)
+            lineage.convert(str(copy), output, verify=False, hashes=True, allow_pickle=True)
             shutil.rmtree(copy)
         return output
 

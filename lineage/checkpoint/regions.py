@@ -23,7 +23,7 @@ def read_region(handle: int, tensor: Tensor, region: Region) -> Array:
     """A part of a tensor as unsigned integers. handle: of its open file. Raises FileDamaged."""
     kind = raw_type(tensor.dtype)
     part = np.empty([s.stop - s.start for s in region], kind)
-    view = memoryview(part.reshape(-1)).cast("B")
+    view = part.reshape(-1).data.cast("B")
     for at, start, count in _spans(tensor.shape, region, kind.itemsize):
         read_into(handle, view[at : at + count], tensor.start + start, tensor.path)
     return part
@@ -31,7 +31,7 @@ def read_region(handle: int, tensor: Tensor, region: Region) -> Array:
 
 def write_region(handle: int, tensor: Tensor, region: Region, part: Array) -> None:
     """Put a part of a tensor where it belongs. Raises OSError."""
-    view = memoryview(np.ascontiguousarray(part).reshape(-1)).cast("B")
+    view = np.ascontiguousarray(part).reshape(-1).data.cast("B")
     for at, start, count in _spans(tensor.shape, region, part.dtype.itemsize):
         write_all(handle, view[at : at + count], tensor.start + start)
 

@@ -1,11 +1,12 @@
 """All or nothing: an output directory is built beside its place and moved there when complete.
 
 A lock that dies with its process keeps two conversions to one place apart. What a killed run left is ours by its
-name and its marker, and the next run removes it; nothing else is ever deleted.
+name and its marker; the next run goes on with what is finished of it, or removes it. Nothing else is ever deleted.
 """
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import os
 import shutil
@@ -13,12 +14,14 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from lineage.checkpoint.files import FULL, read_json
+from lineage.checkpoint.journal import Journal, sync
 from lineage.checkpoint.safetensors import HEADER
 from lineage.errors import LineageError, ResourceError, UsageError
 
 MARKER = ".lineage-partial"
 MANIFEST = "lineage.json"
 CARD = "README.md"
+PASSING = (SystemExit, KeyboardInterrupt, OSError, MemoryError, ResourceError)  # what may be over the next time
 Foreign = Callable[[Path], Iterable[str]]
 
 
@@ -40,6 +43,10 @@ def _check_output(output: Path, source: Path, force: bool, foreign: Foreign | No
         raise UsageError(f"{output} lies in the source; nothing is ever written there", hint="choose another -o")
     if output.is_symlink():
         raise UsageError(f"{output} is a link; refusing to replace it", hint="name the folder itself")
+    if not os.access(output.parent, os.W_OK | os.X_OK):
+        fixed = os.statvfs(output.parent).f_flag & os.ST_RDONLY
+        code = errno.EROFS if fixed else errno.EACCES
+        raise OSError(code, os.strerror(code), str(output.parent))
     if not output.exists() or (output.is_dir() and not any(output.iterdir())):
         return
     if foreign is None and not (output / MANIFEST).is_file():
@@ -79,8 +86,9 @@ def check_space(output: Path, need: int) -> None:
 
 
 @contextlib.contextmanager
-def staged(output: Path, check: Callable[[], None]) -> Iterator[Path]:
-    """A directory to fill; on a clean exit it becomes `output`, on any other it vanishes.
+def staged(output: Path, check: Callable[[], None], journal: Journal | None = None) -> Iterator[Path]:
+    """A directory to fill; on a clean exit it becomes `output`, on any other it vanishes. But where what ended it may be
+    over the next time, the files that the journal calls finished wait for a run that goes on.
 
     check: `check_output`, asked again at either end, since other processes do not wait. Raises what it raises,
     UsageError if another process is at work there, ResourceError if the disk fills.
@@ -89,38 +97,59 @@ def staged(output: Path, check: Callable[[], None]) -> Iterator[Path]:
     partial = output.parent / f".{stem}.partial"
     try:
         with _locked(output.parent / f".{stem}.lock", output):
-            _clear(partial, output)
-            check()
+            resumed = _clear(partial, output, journal)
             try:
-                partial.mkdir()
-                (partial / MARKER).touch()
-                (partial / "new").mkdir()
+                check()
+                if not resumed:
+                    partial.mkdir()
+                    journal.begin(partial / MARKER) if journal else (partial / MARKER).touch()
+                    (partial / "new").mkdir()
                 yield partial / "new"
                 _settle(partial / "new")
                 check()
                 _move(partial, output)
-            finally:
-                with contextlib.suppress(OSError):
-                    _remove(partial)
+            except BaseException as error:
+                passing = isinstance(error, PASSING) and (partial / "new").is_dir()
+                if journal and journal.finished and passing:
+                    journal.trim(partial / "new")
+                    error.add_note(f"{len(journal.finished)} finished files wait in {partial} for the same command")
+                    raise
+                _discard(partial)
+                raise
+            _discard(partial)
     except OSError as error:
-        raise _explained(error, output) from error
+        explained = _explained(error, output)
+        for note in getattr(error, "__notes__", ()):
+            explained.add_note(note)
+        raise explained from error
+
+
+def _discard(partial: Path) -> None:
+    with contextlib.suppress(OSError):
+        _remove(partial)
 
 
 def _explained(error: OSError, output: Path) -> LineageError:
     if error.errno in FULL:
-        return ResourceError(f"the disk is full: {error.strerror}", hint="nothing was left behind; choose another -o")
+        return ResourceError(f"the disk is full: {error.strerror}", hint="make room, or choose another -o")
     return UsageError(f"cannot write {output}: {error}", hint="check the permissions of its folder")
 
 
-def _clear(partial: Path, output: Path) -> None:
-    """Remove what a killed run left, once an earlier output that it had set aside is back in its place."""
+def _clear(partial: Path, output: Path, journal: Journal | None) -> bool:
+    """Remove what a killed run left, once an earlier output that it had set aside is back in its place.
+
+    Whether there is something to go on with: then that stays.
+    """
     if not os.path.lexists(partial):
-        return
+        return False
     if not (partial / MARKER).exists() and any(partial.iterdir()):
         raise UsageError(f"{partial} is in the way and was not made by lineage", hint="move it away")
     if (partial / "old").exists() and not os.path.lexists(output):
         os.rename(partial / "old", output)
+    if journal and journal.resume(partial / MARKER, partial / "new"):
+        return True
     _remove(partial)
+    return False
 
 
 def _remove(partial: Path) -> None:
@@ -152,15 +181,6 @@ def _locked(path: Path, output: Path) -> Iterator[None]:
     finally:
         with contextlib.suppress(OSError):
             path.unlink()
-        os.close(handle)
-
-
-def sync(path: Path) -> None:
-    """Force a file or directory to the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
         os.close(handle)
 
 

@@ -78,7 +78,7 @@ class Weights(Mapping[str, Entry]):
         self._tensors = tensors
         self.files = files
         self.index = index
-        self._stamps = stamps or {}
+        self.stamps = stamps or {}
 
     def __getitem__(self, name: str) -> Entry:
         return self._tensors[name]
@@ -93,7 +93,7 @@ class Weights(Mapping[str, Entry]):
         """The same, with what a config says of their storage undone. Raises TensorMismatch, see `encoded.present`."""
         stored = {name: entry for name, entry in self.items() if not isinstance(entry, Encoded)}
         tensors = present(stored, storage) if storage else self._tensors
-        return Weights(tensors, self.files, self.index, self._stamps)
+        return Weights(tensors, self.files, self.index, self.stamps)
 
     def chunks(self, name: str) -> Iterator[bytes]:
         """The bytes of a tensor, a few MB at a time. Raises FileDamaged if the file has become shorter."""
@@ -128,7 +128,7 @@ class Weights(Mapping[str, Entry]):
 
     def check_unchanged(self) -> None:
         """Raises FileDamaged if a file is no longer the one whose header was read."""
-        for path, stamp in self._stamps.items():
+        for path, stamp in self.stamps.items():
             if _stamp(path) != stamp:
                 raise FileDamaged(f"{path.name} changed while it was read", hint="run again when nothing writes to it")
 
@@ -137,16 +137,12 @@ class Weights(Mapping[str, Entry]):
         a, b = self[one], self[other]
         return (a.dtype, a.shape) == (b.dtype, b.shape) and _digest(self.chunks(one)) == _digest(self.chunks(other))
 
-    def encodings(self) -> dict[str, dict[str, Any]]:
-        """Of each tensor that is decoded: its encoding, its parts' sha256, and whether decoding rounds nothing."""
+    def encodings(self, digests: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+        """Of each tensor that is decoded: how, whether that rounds nothing, its parts with their sha256."""
         return {
-            name: {
-                "encoding": entry.encoding,
-                "exact": entry.exact,
-                "from": {name: _digest(_bytes(part, 0, part.size)) for name, part in entry.parts.items()},
-            }
-            for name, entry in self.items()
-            if isinstance(entry, Encoded)
+            name: {"encoding": e.encoding, "exact": e.exact, "from": {part: digests.get(part) for part in e.parts}}
+            for name, e in self.items()
+            if isinstance(e, Encoded)
         }
 
 

@@ -1,146 +1,246 @@
-"""Writes a plan's tensors as safetensors: headers first, then the data in one pass, a tensor at a time."""
+"""Writes a plan's tensors as safetensors: where each will lie is settled first, then the data go there.
+
+Files are as the source's, or of a size that is asked for. Hashes are of what lies on the disk in the end, read back.
+"""
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from functools import partial
 from math import prod
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
-from lineage.checkpoint.safetensors import BITS
-from lineage.checkpoint.weights import CHUNK, Weights
-from lineage.operations import Array, apply
+from lineage.checkpoint.encoded import Encoded
+from lineage.checkpoint.files import open_regular
+from lineage.checkpoint.journal import Journal
+from lineage.checkpoint.moving import Move, Tick, move
+from lineage.checkpoint.regions import read_into
+from lineage.checkpoint.safetensors import BITS, Tensor, start_of
+from lineage.checkpoint.weights import CHUNK, Entry, Weights
+from lineage.errors import FileDamaged
+from lineage.operations import Array
 from lineage.plan import Plan, Step
+from lineage.segments import lower
 
 HEADER_METADATA = {"format": "pt"}
+K = TypeVar("K")
 INDEX = "model.safetensors.index.json"
 
 
 @dataclass(frozen=True)
-class Written:
-    """files: name -> sha256; tensors, sources: a tensor's name, in our spelling and in the source's -> what it is."""
+class Layout:
+    """Where everything will lie. starts: file -> what stands before its data; places: a tensor's name -> its place.
 
-    files: dict[str, str]
+    steps: what makes each file's tensors. Files are named without a folder.
+    """
+
+    starts: Mapping[str, bytes]
+    places: Mapping[str, Tensor]
+    steps: Mapping[str, tuple[Step, ...]]
+
+    @property
+    def size(self) -> int:
+        """Bytes of the tensors."""
+        return sum(tensor.size for tensor in self.places.values())
+
+    def of(self, file: str) -> dict[str, Tensor]:
+        """The tensors of one file."""
+        return {name: tensor for name, tensor in self.places.items() if tensor.path.name == file}
+
+
+@dataclass(frozen=True)
+class Written:
+    """What was written and read; what was not hashed has no sha256, or None.
+
+    files: name -> sha256; tensors, sources: a tensor's name, in our spelling and in the source's -> what it is;
+    weights: the source's files -> sha256; parts: those of encoded tensors -> sha256.
+    """
+
+    files: dict[str, str | None]
     tensors: dict[str, dict[str, object]]
     sources: dict[str, dict[str, object]]
+    weights: dict[str, str]
+    parts: dict[str, str]
 
 
-def write_weights(directory: Path, plan: Plan, weights: Weights) -> Written:
-    """Write model.safetensors, or as many shards as the source had with their index."""
-    shards = _shards(plan, weights)
-    files: dict[str, str] = {}
-    written = Written(files, {}, {})
-    places: dict[str, str] = {}
-    for number, steps in enumerate(shards, start=1):
-        name = "model.safetensors" if len(shards) == 1 else f"model-{number:05}-of-{len(shards):05}.safetensors"
-        files[name] = _write_file(directory / name, steps, weights, written)
-        places |= {target: name for step in steps for target in step.targets}
-    if len(shards) > 1:
-        total = sum(_size(step, weights) for step in plan.steps)
-        text = json.dumps({"metadata": {"total_size": total}, "weight_map": places}, indent=2) + "\n"
+def lay_out(plan: Plan, weights: Weights, dtype: str | None = None, limit: int | None = None) -> Layout:
+    """Plan the files of a conversion. dtype: of all tensors, if not each one's own. limit: bytes of a file, beyond
+    which only a step goes that is larger by itself; else the files are the source's.
+
+    In a file the widest types come first, so that all stay aligned, and the order is the source's, so that it is read
+    from front to back and neighbours stay neighbours.
+    """
+    rank = {path: place for place, path in enumerate(weights.files)}
+
+    def kind(step: Step) -> str:
+        return dtype or weights[step.sources[0]].dtype
+
+    def origin(step: Step) -> tuple[int, int]:
+        first = weights[step.sources[0]]
+        return rank[first.path], _start(first)
+
+    groups: list[list[Step]] = []
+    filled, file = 0, -1
+    for step in sorted(plan.steps, key=origin):
+        size = sum(map(prod, step.target_shapes)) * BITS[kind(step)] // 8
+        if not groups or (filled + size > limit if limit else file != origin(step)[0]):
+            groups.append([])
+            filled, file = 0, origin(step)[0]
+        groups[-1].append(step)
+        filled += size
+    form = "model.safetensors" if len(groups) == 1 else "model-{:05}-of-{:05}.safetensors"
+    files = {form.format(number, len(groups)): tuple(group) for number, group in enumerate(groups, start=1)}
+    starts: dict[str, bytes] = {}
+    places: dict[str, Tensor] = {}
+    for name, group in files.items():
+        steps = sorted(group, key=lambda step: -BITS[kind(step)])
+        held = {t: (kind(step), s) for step in steps for t, s in zip(step.targets, step.target_shapes, strict=True)}
+        starts[name] = start_of(held, HEADER_METADATA)
+        at = len(starts[name])
+        for target, (its, shape) in held.items():
+            places[target] = Tensor(Path(name), its, shape, at, prod(shape) * BITS[its] // 8)
+            at += places[target].size
+    return Layout(starts, places, files)
+
+
+def _start(entry: Entry) -> int:
+    if isinstance(entry, Encoded):
+        return min(_start(part) for part in entry.parts.values())
+    return entry.start if isinstance(entry, Tensor) else 0
+
+
+def work(layout: Layout, weights: Weights, hashes: bool) -> int:
+    """Bytes to write and to hash, for a progress bar."""
+    return layout.size * (1 + hashes) + hashes * sum(path.stat().st_size for path in weights.files)
+
+
+def write_weights(
+    directory: Path, weights: Weights, layout: Layout, journal: Journal, hashes: bool, tick: Tick
+) -> Written:
+    """Write the files of a layout that the journal does not know as finished, and the index of several.
+
+    tick: told of bytes that are written, and that are hashed. Raises as `move` does.
+    """
+    places = {name: Tensor(directory / t.path, t.dtype, t.shape, t.start, t.size) for name, t in layout.places.items()}
+    left = [file for file in layout.starts if file not in journal.finished]
+
+    def finish(path: Path, told: Tick) -> None:
+        whole, each = digests(path, layout.of(path.name), told) if hashes else (None, {})
+        journal.finish(path, {"sha256": whole, "tensors": each})
+
+    moves = [
+        Move(step.sources, tuple(places[name] for name in step.targets), lower(step.operations, step.target_shapes))
+        for file in left
+        for step in layout.steps[file]
+    ]
+    tick(sum(t.size for t in layout.places.values() if t.path.name in journal.finished) * (1 + hashes))
+    read = _Read(weights, layout, {}, {}, {})
+    starts = {directory / file: layout.starts[file] for file in left}
+    move(moves, weights, starts, finish, read.jobs() if hashes else (), tick)
+    files = {file: journal.finished[file]["sha256"] for file in layout.starts}
+    hashed = {name: sha for said in journal.finished.values() for name, sha in said["tensors"].items()}
+    tensors = _entries(layout.places, hashed)
+    if len(files) > 1:
+        index = {
+            "metadata": {"total_size": layout.size},
+            "weight_map": {n: t.path.name for n, t in layout.places.items()},
+        }
+        text = json.dumps(index, indent=2) + "\n"
         (directory / INDEX).write_text(text)
         files[INDEX] = hashlib.sha256(text.encode()).hexdigest()
-    return written
+    stays = [step for steps in layout.steps.values() for step in steps if not read.changed(step)]
+    same = {step.sources[0]: hashed[step.targets[0]] for step in stays if hashes}
+    sources = {name: weights[name] for steps in layout.steps.values() for step in steps for name in step.sources}
+    return Written(files, tensors, _entries(sources, read.tensors | same), read.files, read.parts)
 
 
-def size(plan: Plan, weights: Weights) -> int:
-    """How many bytes the tensors of a plan will take."""
-    return sum(_size(step, weights) for step in plan.steps)
+def _entries(tensors: Mapping[str, Entry], found: Mapping[str, str]) -> dict[str, dict[str, object]]:
+    entries: dict[str, dict[str, object]] = {n: {"dtype": t.dtype, "shape": list(t.shape)} for n, t in tensors.items()}
+    for name in entries.keys() & found.keys():
+        entries[name]["sha256"] = found[name]
+    return entries
 
 
-def _size(step: Step, weights: Weights) -> int:
-    return sum(weights[source].size for source in step.sources)
+@dataclass(frozen=True)
+class _Read:
+    """The source's hashes, filled by `jobs`. A part of an encoded tensor may have the name of the whole."""
+
+    weights: Weights
+    layout: Layout
+    files: dict[str, str]
+    tensors: dict[str, str]
+    parts: dict[str, str]
+
+    def changed(self, step: Step) -> bool:
+        """Whether the source's bytes are not those of one of ours."""
+        return bool(step.operations) or self._cast(step)
+
+    def _cast(self, step: Step) -> bool:
+        return self.weights[step.sources[0]].dtype != self.layout.places[step.targets[0]].dtype
+
+    def jobs(self) -> Iterator[Callable[[Tick], None]]:
+        """Hash each file with those of its tensors that ours do not repeat; and tensors that it holds otherwise."""
+        steps = [step for steps in self.layout.steps.values() for step in steps if not self._cast(step)]
+        wanted = {name: self.weights[name] for step in steps if self.changed(step) for name in step.sources}
+        parts = {n: p for e in self.weights.values() if isinstance(e, Encoded) for n, p in e.parts.items()}
+        places = [(self.tensors, n, e) for n, e in wanted.items()] + [(self.parts, n, e) for n, e in parts.items()]
+        for path in self.weights.files:
+            inside = [(found, n, e) for found, n, e in places if isinstance(e, Tensor) and e.path == path]
+            yield partial(self._file, path, inside)
+        yield from (partial(self._tensor, name) for name, e in wanted.items() if not isinstance(e, Tensor))
+
+    def _file(self, path: Path, inside: Sequence[tuple[dict[str, str], str, Tensor]], tick: Tick) -> None:
+        self.files[path.name], each = digests(path, {place: e for place, (_, _, e) in enumerate(inside)}, tick)
+        for place, digest in each.items():
+            inside[place][0][inside[place][1]] = digest
+
+    def _tensor(self, name: str, tick: Tick) -> None:
+        digest = hashlib.sha256()
+        for piece in self.weights.chunks(name):
+            digest.update(piece)
+            tick(0)
+        self.tensors[name] = digest.hexdigest()
 
 
-def _shards(plan: Plan, weights: Weights) -> list[list[Step]]:
-    """The steps by file: widest type first (so that all stay aligned), files of the source's size."""
-    steps = sorted(plan.steps, key=lambda step: -BITS[weights[step.sources[0]].dtype])
-    limit = -(-size(plan, weights) // len(weights.files))
-    shards: list[list[Step]] = [[]]
-    filled = 0
-    for step in steps:
-        if filled >= limit and len(shards) < len(weights.files):
-            shards.append([])
-            filled = 0
-        shards[-1].append(step)
-        filled += _size(step, weights)
-    return shards
+def digests(path: Path, tensors: Mapping[K, Tensor], tick: Tick = lambda count: None) -> tuple[str, dict[K, str]]:
+    """The sha256 of a file and of some tensors in it, in one pass. Raises FileDamaged."""
+    whole, found, at = hashlib.sha256(), {}, 0
+    buffer = memoryview(bytearray(CHUNK))
+    try:
+        with open_regular(path) as file:
+            end = path.stat().st_size
 
+            def feed(stop: int, *digesters: "hashlib._Hash") -> None:
+                nonlocal at
+                while at < stop:
+                    piece = buffer[: min(CHUNK, stop - at)]
+                    read_into(file.fileno(), piece, at, path)
+                    for digester in digesters:
+                        digester.update(piece)
+                    at += len(piece)
+                    tick(len(piece))
 
-def _write_file(path: Path, steps: list[Step], weights: Weights, written: Written) -> str:
-    entries = [
-        (target, weights[step.sources[0]].dtype, shape)
-        for step in steps
-        for target, shape in zip(step.targets, step.target_shapes, strict=True)
-    ]
-    ends = list(accumulate(prod(shape) * BITS[dtype] // 8 for _, dtype, shape in entries))
-    header: dict[str, object] = {"__metadata__": HEADER_METADATA}
-    for (name, dtype, shape), start, end in zip(entries, [0, *ends], ends, strict=False):
-        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [start, end]}
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % 8)
-    whole = hashlib.sha256()
-    with open(path, "xb", buffering=0) as file:
-
-        def put(piece: bytes | memoryview) -> None:
-            whole.update(piece)
-            view = memoryview(piece)
-            while view:
-                view = view[file.write(view) or 0 :]
-
-        put(len(text).to_bytes(8, "little") + text)
-        for step in steps:
-            dtype = weights[step.sources[0]].dtype
-            for name, shape, pieces in _contents(step, weights, written):
-                digest = hashlib.sha256()
-                for piece in pieces:
-                    digest.update(piece)
-                    put(piece)
-                written.tensors[name] = {"dtype": dtype, "shape": list(shape), "sha256": digest.hexdigest()}
-            if not step.operations:
-                written.sources[step.sources[0]] = written.tensors[step.targets[0]]
-    return whole.hexdigest()
-
-
-def _contents(
-    step: Step, weights: Weights, written: Written
-) -> Iterator[tuple[str, tuple[int, ...], Iterator[bytes | memoryview]]]:
-    """The new tensors of a step with their bytes; where the bytes stay, they are passed on a few MB at a time."""
-    if not step.operations:
-        yield step.targets[0], step.target_shapes[0], weights.chunks(step.sources[0])
-        return
-    arrays = [weights.array(source) for source in step.sources]
-    for source, array in zip(step.sources, arrays, strict=True):
-        written.sources[source] = {
-            "dtype": weights[source].dtype, "shape": list(array.shape), "sha256": digest_of(array)
-        }  # fmt: skip
-    for name, shape, array in zip(
-        step.targets, step.target_shapes, apply(step.operations, arrays, step.target_shapes), strict=True
-    ):
-        yield name, shape, _pieces(array)
+            for name, tensor in sorted(tensors.items(), key=lambda item: item[1].start):
+                feed(tensor.start, whole)
+                own = hashlib.sha256()
+                feed(tensor.start + tensor.size, whole, own)
+                found[name] = own.hexdigest()
+            feed(end, whole)
+    except OSError as error:
+        raise FileDamaged(f"{path.name}: cannot be read ({error.strerror})") from error
+    return whole.hexdigest(), found
 
 
 def digest_of(array: Array) -> str:
     """The sha256 of an array's bytes."""
-    digest = hashlib.sha256()
-    for piece in _pieces(array):
-        digest.update(piece)
-    return digest.hexdigest()
-
-
-def _pieces(array: Array) -> Iterator[memoryview]:
     data = memoryview(np.ascontiguousarray(array).data).cast("B") if array.size else memoryview(b"")
-    yield from (data[at : at + CHUNK] for at in range(0, len(data), CHUNK))
+    return hashlib.sha256(data).hexdigest()
 
 
-def file_digests(files: Mapping[str, Path]) -> dict[str, dict[str, object]]:
+def file_digests(files: Iterable[Path]) -> dict[str, dict[str, object]]:
     """Size and sha256 of whole files, by name."""
-    found: dict[str, dict[str, object]] = {}
-    for name, path in files.items():
-        with open(path, "rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        found[name] = {"sha256": digest, "size": path.stat().st_size}
-    return found
+    return {path.name: {"sha256": digests(path, {})[0], "size": path.stat().st_size} for path in files}

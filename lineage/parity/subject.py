@@ -27,6 +27,7 @@ from lineage.parity import reference
 from lineage.plan import Step, expected, step_from_json
 from lineage.record import converted_weights, read_manifest
 from lineage.rules import Dialect
+from lineage.writing import cast_text
 
 Read = Callable[[str], Array]
 
@@ -36,7 +37,8 @@ class Subject:
     """A model and where its tensors came from.
 
     make: the model in a dtype. read: one of its stored tensors. types: their dtypes. source_digests: sha256 of the
-    source's tensors; own_digests: of ours, as recorded. dropped: what the mapping leaves out, and why.
+    source's tensors; own_digests: of ours, as recorded. dropped: what the mapping leaves out, and why. cast: what was
+    done to the numbers of the source, in words, if anything.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Subject:
     own_digests: Mapping[str, str]
     make: Callable[[torch.dtype], Model]
     material: Callable[[], contextlib.AbstractContextManager[reference.Material]]
+    cast: str = ""
 
     @cached_property
     def memory(self) -> tuple[Step, ...]:
@@ -117,6 +120,7 @@ def _converted(directory: Path, module: Model | None = None) -> Subject:
         own_digests=_recorded(manifest["tensors"]),
         make=make,
         material=material,
+        cast=cast_text(manifest.get("cast")),
     )
     return made
 

@@ -1,0 +1,85 @@
+"""What of an interrupted conversion is finished: a line of JSON for each file, after one that says of what.
+
+The first line is the key: whatever else the output hangs on (source files by size, time and inode, layout, options).
+A file counts as finished if its line was written, which is after it was forced to the disk, and if its inode, size and
+time are still as the line says: nobody has written to it since.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+
+class Journal:
+    """The journal of one run. finished: file -> what was said of it."""
+
+    def __init__(self, *key: Any) -> None:
+        text = json.dumps(key, sort_keys=True, default=repr)
+        self.key = hashlib.sha256(text.encode()).hexdigest()
+        self.finished: dict[str, dict[str, Any]] = {}
+        self._path: Path | None = None
+        self._lock = threading.Lock()
+
+    def begin(self, path: Path) -> None:
+        """Start a new one."""
+        self._path = path
+        path.write_bytes(self._line({"key": self.key}))
+
+    def resume(self, path: Path, folder: Path) -> bool:
+        """Go on with one that an interrupted run of the same kind left, if its files are as they were."""
+        lines = path.read_bytes().splitlines() if path.is_file() else []
+        try:
+            said = [json.loads(line) for line in lines]
+        except ValueError:  # cut short by a lost power supply
+            return False
+        if not said or said[0] != {"key": self.key} or not folder.is_dir():
+            return False
+        self._path = path
+        kept = [one for one in said[1:] if _stamp(folder / one["file"]) == one["stamp"]]
+        self.finished = {one["file"]: one["said"] for one in kept}
+        self.trim(folder)
+        path.write_bytes(b"".join(map(self._line, [said[0], *kept])))
+        return bool(kept)
+
+    def finish(self, path: Path, said: dict[str, Any]) -> None:
+        """Force a file to the disk and note it. said: what a run that goes on shall know of it. Raises OSError."""
+        sync(path)
+        with self._lock:
+            if self._path:
+                line = self._line({"file": path.name, "stamp": _stamp(path), "said": said})
+                with open(self._path, "ab", buffering=0) as file:
+                    file.write(line)
+            self.finished[path.name] = said
+
+    def trim(self, folder: Path) -> None:
+        """Remove what is not finished."""
+        for path in folder.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif path.name not in self.finished:
+                path.unlink()
+
+    @staticmethod
+    def _line(data: dict[str, Any]) -> bytes:
+        return json.dumps(data).encode() + b"\n"
+
+
+def _stamp(path: Path) -> list[int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return [status.st_ino, status.st_size, status.st_mtime_ns]
+
+
+def sync(path: Path) -> None:
+    """Force a file or directory to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

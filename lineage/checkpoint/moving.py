@@ -1,0 +1,249 @@
+"""Makes tensors of new files from those of others, by two workers, none of them ever whole in memory.
+
+Ranges of bytes that stay together are copied by the kernel (which shares them where the file system can), others are
+passed on a few MB at a time (what is decoded, cast, or lies in very many short runs), and what is rearranged goes tile
+by tile.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from lineage.checkpoint.casting import cast
+from lineage.checkpoint.files import open_regular
+from lineage.checkpoint.regions import raw_type, read_into, write_all, write_region
+from lineage.checkpoint.safetensors import BITS, Tensor
+from lineage.checkpoint.weights import CHUNK, Weights
+from lineage.errors import FileDamaged, TensorMismatch
+from lineage.operations import Array
+from lineage.segments import Lowered, Tile
+
+WORKERS = 2  # copying is bound by memory: a third adds nothing
+PIECE = 1 << 26  # bytes that are asked of the kernel at a time
+TILE = 1 << 22  # bytes that are rearranged at a time
+SCATTERED = 1 << 10  # runs of one step that are worth a call each
+
+Tick = Callable[[int], None]
+Job = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Move:
+    """Tensors of a new file (with their places) that are made from some of a checkpoint."""
+
+    sources: tuple[str, ...]
+    targets: tuple[Tensor, ...]
+    lowered: Lowered
+
+
+@dataclass(frozen=True)
+class _Range:
+    """Bytes that stay together."""
+
+    target: Path
+    at: int
+    source: Path
+    start: int
+    count: int
+
+
+class _Stopped(Exception):
+    """Another worker failed, or the user has had enough."""
+
+
+def move(
+    moves: Sequence[Move],
+    weights: Weights,
+    starts: Mapping[Path, bytes],
+    finish: Callable[[Path, Tick], None],
+    also: Iterable[Callable[[Tick], None]] = (),
+    moved: Tick = lambda count: None,
+) -> None:
+    """Write files. starts: what stands before each one's data. finish: called for each when it is complete, by any
+    worker. also: other work for a worker that has nothing to write. moved: told of bytes as they are written.
+
+    Raises FileDamaged for what cannot be read, TensorMismatch for what cannot be cast, OSError for what cannot be
+    written.
+    """
+    stop = threading.Event()
+
+    def tick(count: int) -> None:
+        if stop.is_set():
+            raise _Stopped
+        moved(count)
+
+    with _Handles(starts) as handles, ThreadPoolExecutor(WORKERS) as pool:
+        try:
+            jobs: dict[Path, list[Job]] = {path: [] for path in starts}
+            for path, job in _Work(weights, handles, tick).jobs(moves):
+                jobs[path].append(job)
+            ends = []
+            for path, own in jobs.items():
+                waiting = [pool.submit(job) for job in own]
+                ends.append(pool.submit(_finished, handles, path, waiting, partial(finish, path, tick)))
+            ends += [pool.submit(one, tick) for one in also]
+            for end in ends:
+                end.result()
+        finally:
+            stop.set()
+            pool.shutdown(cancel_futures=True)
+
+
+def _finished(handles: "_Handles", path: Path, jobs: list[Future[None]], finish: Job) -> None:
+    wait(jobs)  # those not done are another worker's: jobs are taken in the order in which they were handed in
+    for job in jobs:
+        job.result()
+    handles.done(path)
+    finish()
+
+
+class _Handles:
+    """Files that are open: new ones begun with what stands before their data, each until it is done."""
+
+    def __init__(self, starts: Mapping[Path, bytes]) -> None:
+        self._starts, self._open = starts, dict[Path, int]()
+        self._lock = threading.Lock()
+
+    def __call__(self, path: Path) -> int:
+        with self._lock:
+            if path not in self._open:
+                if path in self._starts:
+                    self._open[path] = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+                    write_all(self._open[path], self._starts[path], 0)
+                else:
+                    self._open[path] = _source(path)
+            return self._open[path]
+
+    def done(self, path: Path) -> None:
+        self(path)  # a file without tensors begins here
+        with self._lock:
+            os.close(self._open.pop(path))
+
+    def __enter__(self) -> "_Handles":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        while self._open:
+            os.close(self._open.popitem()[1])
+
+
+def _source(path: Path) -> int:
+    try:
+        with open_regular(path) as file:
+            return os.dup(file.fileno())
+    except OSError as error:
+        raise FileDamaged(f"{path.name}: cannot be read ({error.strerror})") from error
+
+
+@dataclass(frozen=True)
+class _Work:
+    weights: Weights
+    handles: _Handles
+    tick: Tick
+
+    def jobs(self, moves: Sequence[Move]) -> Iterator[tuple[Path, Job]]:
+        """What is to be done, in any order, each with the file that it writes to."""
+        ranges: list[_Range] = []
+        for one in moves:
+            path, runs = one.targets[0].path, one.lowered.runs
+            entries = [self.weights[name] for name in one.sources]
+            plain = all(isinstance(e, Tensor) and e.dtype == one.targets[0].dtype for e in entries)
+            if runs is None:
+                width = max(BITS[e.dtype] for e in (*entries, *one.targets)) // 8
+                axes = [axis for axis, _ in getattr(entries[0], "cuts", ())]
+                yield from ((path, partial(self._tile, one, tile)) for tile in one.lowered.tiles(TILE // width, axes))
+            elif plain and len(runs) <= SCATTERED:
+                ranges += _ranges(one, [e for e in entries if isinstance(e, Tensor)])
+            else:
+                yield from ((path, partial(self._stream, one, place)) for place in range(len(entries)))
+        yield from ((one.target, partial(self._copy, one)) for one in _merged(ranges))
+
+    def _copy(self, one: _Range) -> None:
+        source, target = self.handles(one.source), self.handles(one.target)
+        start, at, left = one.start, one.at, one.count
+        while left:
+            done = _by_kernel(source, start, target, at, min(left, PIECE))
+            if not done:  # by hand, which tells whose fault it is
+                piece = memoryview(bytearray(min(left, CHUNK)))
+                read_into(source, piece, start, one.source)
+                write_all(target, piece, at)
+                done = len(piece)
+            start, at, left = start + done, at + done, left - done
+            self.tick(done)
+
+    def _stream(self, one: Move, place: int) -> None:
+        """Hand one source on, a few MB at a time, to where its runs belong."""
+        runs, name, at = one.lowered.runs, one.sources[place], 0
+        assert runs is not None
+        own = runs[runs[:, 0] == place]
+        own = own[np.argsort(own[:, 1])]
+        ends = own[:, 1] + own[:, 4]
+        kind = raw_type(self.weights[name].dtype)
+        for chunk in self.weights.chunks(name):
+            piece = self._cast(one, np.frombuffer(chunk, kind), name)
+            first, last = np.searchsorted(ends, at, "right"), np.searchsorted(own[:, 1], at + len(piece))
+            for _, start, target, to, count in own[first:last].tolist():
+                begin, end = max(start, at), min(start + count, at + len(piece))
+                place_of, width = one.targets[target], piece.itemsize
+                data = piece[begin - at : end - at].data.cast("B")
+                write_all(self.handles(place_of.path), data, place_of.start + (to + begin - start) * width)
+            at += len(piece)
+            self.tick(piece.nbytes)
+
+    def _tile(self, one: Move, tile: Tile) -> None:
+        parts = [
+            self._cast(one, self.weights.region(name, region), name)
+            for name, region in zip(one.sources, tile.inputs, strict=True)
+        ]
+        for target, region, made in zip(one.targets, tile.outputs, one.lowered.made(parts), strict=True):
+            write_region(self.handles(target.path), target, region, made)
+            self.tick(made.nbytes)
+
+    def _cast(self, one: Move, piece: Array, name: str) -> Array:
+        old, new = self.weights[name].dtype, one.targets[0].dtype
+        try:
+            return cast(piece, old, new)
+        except ValueError as error:
+            raise TensorMismatch(f"{name[:200]}: {error}", hint="choose another --dtype") from None
+
+
+def _by_kernel(source: int, start: int, target: int, at: int, count: int) -> int:
+    """How many bytes the kernel has copied; 0 if it does not do it here."""
+    try:
+        return os.copy_file_range(source, target, count, start, at)
+    except (AttributeError, OSError):
+        return 0
+
+
+def _ranges(one: Move, entries: Sequence[Tensor]) -> Iterator[_Range]:
+    assert one.lowered.runs is not None
+    for place, start, target, at, count in one.lowered.runs.tolist():
+        source, new = entries[place], one.targets[target]
+        width = BITS[new.dtype] // 8
+        yield _Range(new.path, new.start + at * width, source.path, source.start + start * width, count * width)
+
+
+def _merged(ranges: list[_Range]) -> Iterator[_Range]:
+    """Neighbours that are neighbours on both sides become one; long ones become several, for several workers."""
+    ranges.sort(key=lambda one: (one.target, one.at))
+    held: _Range | None = None
+    for one in ranges:
+        near = held and (held.target, held.at + held.count) == (one.target, one.at)
+        if held and near and (held.source, held.start + held.count) == (one.source, one.start):
+            held = _Range(held.target, held.at, held.source, held.start, held.count + one.count)
+            continue
+        yield from _pieces(held)
+        held = one
+    yield from _pieces(held)
+
+
+def _pieces(one: _Range | None) -> Iterator[_Range]:
+    for at in range(0, one.count if one else 0, PIECE):
+        assert one
+        yield _Range(one.target, one.at + at, one.source, one.start + at, min(PIECE, one.count - at))

@@ -1,0 +1,204 @@
+"""What a conversion writes: the weights, the source's small files, the record, a card."""
+
+import json
+import platform
+import shutil
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import lineage
+from lineage import catalog, graph
+from lineage.checkpoint import target, writer
+from lineage.checkpoint.casting import rounds
+from lineage.checkpoint.gguf import SUFFIX, read_gguf
+from lineage.checkpoint.journal import Journal
+from lineage.checkpoint.safetensors import BITS
+from lineage.checkpoint.weights import Weights
+from lineage.constants import is_constant
+from lineage.errors import FileDamaged, TensorMismatch
+from lineage.plan import Dropped
+from lineage.record import SCHEMA, SOURCE, digest, keep
+
+if TYPE_CHECKING:
+    from lineage.conversion import Checkpoint
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to write. dtype: of all tensors, by safetensors' name; limit: bytes of a file; None leaves the source's."""
+
+    dtype: str | None = None
+    hashes: bool = True
+    limit: int | None = None
+
+
+@dataclass(frozen=True)
+class Work:
+    """A conversion to be written."""
+
+    checkpoint: "Checkpoint"
+    options: Options
+
+    @cached_property
+    def layout(self) -> writer.Layout:
+        """Where all tensors will lie."""
+        return writer.lay_out(self.checkpoint.plan, self.checkpoint.weights, self.options.dtype, self.options.limit)
+
+    @cached_property
+    def journal(self) -> Journal:
+        """The journal of this conversion: of another source, plan or form it would have another key."""
+        stamps = sorted((str(path), stamp) for path, stamp in self.checkpoint.weights.stamps.items())
+        starts = {name: start.hex() for name, start in self.layout.starts.items()}
+        return Journal(lineage.__version__, stamps, starts, self.checkpoint.plan.to_json(), self.options.hashes)
+
+    def needed(self) -> int:
+        """Bytes that are still to be written: tensors, small files, and a little for headers and record."""
+        small = sum(path.stat().st_size for path in self.checkpoint.source.small_files())
+        there = sum(t.size for t in self.layout.places.values() if t.path.name in self.journal.finished)
+        return self.layout.size - there + small + 1000 * len(self.checkpoint.weights)
+
+    @property
+    def cast(self) -> dict[str, Any] | None:
+        """What was done to the numbers, if anything: to which type, and whether it can have changed one."""
+        kinds = {self.checkpoint.weights[name].dtype for step in self.checkpoint.plan.steps for name in step.sources}
+        new = self.options.dtype
+        if new is None or kinds == {new}:
+            return None
+        return {"dtype": new, "from": sorted(kinds), "exact": not any(rounds(old, new) for old in kinds)}
+
+    def write(self, directory: Path, progress: Progress) -> dict[str, Any]:
+        """Fill a directory. Returns the record. Raises the project's errors, and OSError for what cannot be written."""
+        checkpoint = self.checkpoint
+        _check_copies(checkpoint)
+        dropped = [_dropped(drop, checkpoint.weights) for drop in checkpoint.plan.dropped]
+        (directory / SOURCE).mkdir()
+        keep(directory / SOURCE, checkpoint.weights)
+        small, keys = checkpoint.source.small_files(), checkpoint.source.config
+        if keys.suffix == SUFFIX:
+            (directory / SOURCE / keys.name).write_bytes(read_gguf(keys).without_tensors())
+        elif keys not in small:
+            raise FileDamaged("config.json is gone")
+        for path in small:
+            shutil.copyfile(path, directory / SOURCE / path.name)
+        written = writer.write_weights(
+            directory, checkpoint.weights, self.layout, self.journal, self.options.hashes, self._ticker(progress)
+        )
+        manifest = self._manifest(dropped, written)
+        (directory / target.MANIFEST).write_bytes(dump(manifest))
+        (directory / target.CARD).write_bytes(_card(checkpoint, manifest).encode("utf-8", "backslashreplace"))
+        return manifest
+
+    def _ticker(self, progress: Progress) -> Callable[[int], None]:
+        total = writer.work(self.layout, self.checkpoint.weights, self.options.hashes)
+        done, lock = 0, threading.Lock()
+
+        def tick(count: int) -> None:
+            nonlocal done
+            with lock:
+                done += count
+                progress(done, total)
+
+        return tick
+
+    def _manifest(self, dropped: list[dict[str, Any]], written: writer.Written) -> dict[str, Any]:
+        checkpoint, source, weights = self.checkpoint, self.checkpoint.source, self.checkpoint.weights
+        small = writer.file_digests((*source.small_files(), *filter(None, (weights.index,))))
+        spec, cast = graph.to_json(checkpoint.plan.model), self.cast
+        return {
+            "schema": SCHEMA,
+            "versions": versions(),
+            "rules": catalog.sources(checkpoint.dialect),
+            "source": {
+                "origin": source.origin if source.revision else (source.file or source.directory.resolve()).name,
+                "revision": source.revision,
+                "model_type": checkpoint.model_type,
+                "files": small | {path.name: _file(path, written.weights) for path in weights.files},
+                "weights": [path.name for path in weights.files],
+                "tensors": written.sources,
+                "encoded": weights.encodings(written.parts),
+            },
+            "family": checkpoint.dialect.spec,
+            "arguments": {name: graph.to_json(value) for name, value in checkpoint.resolved.arguments.items()},
+            "spec": spec,
+            "spec_sha256": digest(spec),
+            "parameters": graph.parameters(checkpoint.plan.model),
+            "plan": checkpoint.plan.to_json() | {"dropped": dropped},
+            **({"cast": cast} if cast else {}),
+            "notes": [*checkpoint.notes, *filter(None, [cast_text(cast)])],
+            "files": written.files,
+            "tensors": written.tensors,
+            "parity": None,
+        }
+
+
+def cast_text(cast: Mapping[str, Any] | None) -> str:
+    """A cast in words."""
+    if not cast:
+        return ""
+    return f"cast from {', '.join(cast['from'])} to {cast['dtype']}, {'exactly' if cast['exact'] else 'rounded'}"
+
+
+def _file(path: Path, known: Mapping[str, str]) -> dict[str, Any]:
+    return {"size": path.stat().st_size} | ({"sha256": known[path.name]} if path.name in known else {})
+
+
+def dump(data: Mapping[str, Any]) -> bytes:
+    """A record as it is written."""
+    return json.dumps(data, indent=1, ensure_ascii=True).encode() + b"\n"  # a path need not be Unicode
+
+
+def _check_copies(checkpoint: "Checkpoint") -> None:
+    conflicts = [
+        f"{c.name} differs from {c.of}" for c in checkpoint.plan.copied if not checkpoint.weights.same(c.name, c.of)
+    ]
+    if conflicts:
+        raise TensorMismatch(
+            "tensors that the model shares differ in the file", facts=conflicts, context={"problems": conflicts}
+        )
+
+
+def holds(weights: Weights, name: str, value: str) -> bool:
+    """Whether a tensor of the file is exactly a constant."""
+    entry = weights[name]
+    plain = entry.size > 0 and BITS[entry.dtype] >= 8
+    return plain and is_constant(value, weights.array(name), entry.dtype)
+
+
+def _dropped(drop: Dropped, weights: Weights) -> dict[str, Any]:
+    entry = weights[drop.name]
+    restorable = drop.value is not None and holds(weights, drop.name, drop.value)
+    return {
+        "name": drop.name, "dtype": entry.dtype, "shape": list(entry.shape), "why": drop.why,
+        "value": drop.value if restorable else None, "lossy": not restorable,
+    }  # fmt: skip
+
+
+def versions() -> dict[str, str]:
+    """What this was made with."""
+    found = {"lineage": lineage.__version__, "python": platform.python_version()}
+    for name in ("torch", "transformers", "safetensors", "huggingface-hub", "numpy", "gguf"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _card(checkpoint: "Checkpoint", manifest: Mapping[str, Any]) -> str:
+    source = manifest["source"]
+    base = f"base_model: {source['origin'].removeprefix('hf://')}\n" if source["revision"] else ""
+    at = f" at revision {source['revision']}" if source["revision"] else ""
+    return (
+        f"---\nlibrary_name: lineage\n{base}---\n\n# {source['origin']}, in lineage's names\n\n"
+        f"Converted from `{source['origin']}`{at}: the same numbers under unified names; nothing was trained.\n\n"
+        f"- family: {checkpoint.dialect.spec} ({manifest['parameters']:,} parameters)\n"
+        f"- record of the conversion: `lineage.json`; the original's small files: `source/`\n"
+        f"- load: `lineage.from_pretrained(DIR)`; check again: `lineage verify DIR`\n"
+    )
