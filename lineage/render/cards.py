@@ -39,13 +39,14 @@ def card(item: Item) -> tuple[str, str]:
 
 
 def stack(model: c.Model) -> Markup:
-    """The drawing: a card for each part, a frame for each group of equal layers, a rail that branches are added to."""
-    return el("div", frames(model), kind="stack")
+    """The drawing: a card for each part, a frame for each group of equal layers, a rail that branches are added to.
 
-
-def frames(model: c.Model) -> list[Markup]:
-    """The drawing, from top to bottom."""
-    return list(_frames(drawing.items(model)))
+    An encoder stands beside the decoder that reads its result.
+    """
+    frames = list(_frames(drawing.items(model)))
+    if not model.encoder:
+        return el("div", frames, kind="stack")
+    return el("div", [el("div", tower, kind="stack") for tower in (frames[:1], frames[1:])], kind="towers")
 
 
 def _frames(items: Iterator[Item], *ends: str) -> Iterator[Markup]:
@@ -54,7 +55,9 @@ def _frames(items: Iterator[Item], *ends: str) -> Iterator[Markup]:
         if item.kind in ends:
             return
         if item.kind == "group":
-            yield el("section", el("h3", item.told), *_frames(items, "end"), kind="group", aria_label=item.told)
+            yield el(
+                "section", el("p", item.told, kind="title"), *_frames(items, "end"), kind="group", aria_label=item.told
+            )
         elif item.kind == "split":
             yield el("div", el("span", kind="rail"), *_frames(items, "sum"), el("div", "+", kind="sum"), kind="branch")
         elif item.kind == "fork":

@@ -22,7 +22,7 @@
   const show = () => {
     const [figures, drawing, python, remarks, spec] = rows[row()];
     place("figures").querySelectorAll("dd").forEach((node, i) => (node.textContent = figures[i]));
-    place("drawing").firstElementChild.innerHTML = texts(drawing, "");
+    place("drawing").innerHTML = texts(drawing, "");
     place("near").innerHTML = texts(remarks, "");
     place("python").textContent = texts(python, "\n");
     place("json").textContent = JSON.stringify(JSON.parse(texts(spec, "")), null, 1);

@@ -93,7 +93,7 @@ def told(bench: Bench, near: Sequence[Markup]) -> dict[str, Any]:
         exact = published.get(model)
         remark = el("p", "This is ", el("strong", exact), ", to the last number.") if exact else ""
         presets |= {exact: i} if exact else {}
-        texts = (cards.frames(model), python(model), [remark, near[i % len(near)]], [json.dumps(graph.to_json(model))])
+        texts = ([cards.stack(model)], python(model), [remark, near[i % len(near)]], [json.dumps(graph.to_json(model))])
         numbers = [[pool.setdefault(text, len(pool)) for text in some] for some in texts]
         rows.append([[text for _, text, _ in _figures(model)], *numbers])
     order = [["sizes", len(bench.sizes)], *([decision.name, len(decision.options)] for decision in DECISIONS)]
@@ -127,19 +127,16 @@ def configurator(
     form += [_field(STACK.name, "around the block", [(o.name, f"{o.why} {o.source}") for o in STACK.options])]
     form += [_field("sizes", "sizes of", sizes)]
     result = [
-        el("div", figures(_figures(first)), id="figures"),
         el("div", id="near", aria_live="polite"),
         el("div", cards.stack(first), id="drawing"),
     ]
     presets = [el("button", name, type="button", data_row=row) for name, row in data["presets"].items()]
+    many = math.prod(n for _, n in data["order"])
     body = [
         el("h1", "From the first block to today's"),
-        el(
-            "p",
-            f"{LEDE} All {math.prod(n for _, n in data['order']):,} combinations were built and counted.",
-            kind="lede",
-        ),
+        el("p", f"{LEDE} All {many:,} combinations were built and counted.", kind="lede"),
         el("div", "Set all to", presets, kind="controls"),
+        el("div", figures(_figures(first)), id="figures"),
         el(
             "div",
             el("form", form, aria_label="Decisions"),

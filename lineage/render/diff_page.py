@@ -8,7 +8,7 @@ from lineage.decisions import BLOCK, taken
 from lineage.design import Diff, Row
 from lineage.render import cards
 from lineage.render.comparison import figures, tally
-from lineage.render.page import Markup, bar, el, escape, numbers, page
+from lineage.render.page import Markup, bar, el, escape, numbers, page, terms
 from lineage.render.text import bytes_text
 
 LEGEND = {"changed": "another design", "moved": "the same part elsewhere", "added": "new", "removed": "gone",
@@ -31,7 +31,7 @@ def diff_page(diff: Diff, command: str, links: Mapping[str, str] | None = None) 
         *(el("h2", "What it costs"), _ratios(names, figures(diff))),
         *(el("h3", "Where the parameters are"), _bars(names, told["shares"])),
         *([el("h3", "The cache of one text, in fp16"), _bytes(names, told["cache"])] if told["cache"] else []),
-        *([el("h2", "Who proposed it"), _why(told["why"])] if told["why"] else []),
+        *([el("h2", "Who proposed it"), terms(map(_proposed, told["why"]))] if told["why"] else []),
     ]
     title = f"{diff.names[0]} → {diff.names[1]}"
     return page(title, escape(body), diff.to_dict() | told, command, links, ("page.js",))
@@ -65,7 +65,7 @@ def _row(row: Row) -> Markup:
 
 def _ratios(names: list[Markup], pairs: Mapping[str, tuple[int, int]]) -> Markup:
     rows = [
-        (name, f"{one:,}", f"{two:,}", f"× {two / one:.3g}" if one else "new") for name, (one, two) in pairs.items()
+        (name, f"{one:,}", f"{two:,}", f"× {two / one:,.3g}" if one else "new") for name, (one, two) in pairs.items()
     ]
     return numbers(("", *names, ""), rows)
 
@@ -88,7 +88,7 @@ def _bars(names: list[Markup], shares: list[dict[str, Any]]) -> Markup:
          bar(*(n / total for n, total in zip(share["parameters"], totals, strict=True))))
         for share in shares
     ]  # fmt: skip
-    return numbers(("", *names, Markup("share of each")), rows, "bars")
+    return numbers(("", *names, el("span", "share of ", names[0], " above, of ", names[1], " below")), rows, "bars")
 
 
 def _cache(diff: Diff) -> list[dict[str, Any]]:
@@ -119,6 +119,5 @@ def why(diff: Diff) -> list[dict[str, str]]:
     return [{"aspect": name, "option": one.name, "source": one.source, "why": one.why} for name, one in options if one]
 
 
-def _why(found: list[dict[str, str]]) -> Markup:
-    told = [(el("dt", one["option"]), el("dd", f"{one['why']} ", el("cite", one["source"]))) for one in found]
-    return el("dl", [part for pair in told for part in pair], kind="facts")
+def _proposed(one: Mapping[str, str]) -> tuple[str, list[object]]:
+    return f"{one['aspect']}: {one['option']}", [f"{one['why']} ", el("cite", one["source"])]

@@ -11,11 +11,13 @@ from lineage.decisions import BLOCK, taken
 from lineage.describe import Described
 from lineage.render import cards, counting
 from lineage.render.diff_page import LENGTHS
-from lineage.render.page import Markup, bar, el, escape, numbers, page
+from lineage.render.page import Markup, bar, el, escape, numbers, page, terms
 from lineage.render.python import python
 from lineage.render.text import bytes_text, summary
 from lineage.words import layers_text
 
+CARD = 80e9  # bytes
+OTHER = "another way"
 Kin = list[tuple[str, str, list[str]]]
 """Of each relative its name, the address of what lies between, and that in words."""
 
@@ -24,6 +26,7 @@ def model_page(found: Described, command: str, links: Mapping[str, str] | None =
     """command: what makes this page; links: as in `page`."""
     model, told = found.model, summary(found)
     about = told.pop("about")
+    del told["parameters"]  # they stand above, and large
     report = counting.report(found.name, model, "component", LENGTHS[0], 1, "fp16", None)
     rows, kept = _tensors(model), [(seq, count.kept(model, seq), count.kept(model, seq, whole=True)) for seq in LENGTHS]
     chosen = {name: option.name if option else None for name, option in taken(model).items()}
@@ -31,11 +34,7 @@ def model_page(found: Described, command: str, links: Mapping[str, str] | None =
         el("h1", el("bdi", found.name)),
         el("p", about, kind="lede") if about else "",
         _figures(report),
-        el(
-            "dl",
-            [part for name, text in told.items() if text for part in (el("dt", name), el("dd", text))],
-            kind="facts",
-        ),
+        terms((name, text) for name, text in told.items() if text),
         *(el("h2", "What a token passes"), cards.stack(model)),
         *(el("h2", "Where the parameters are"), _shares(report)),
         *([el("h2", "The cache of one text, in fp16"), _cache(kept)] if kept[0][1] else []),
@@ -57,7 +56,8 @@ def _figures(report: Mapping[str, Any]) -> Markup:
         if active != total
         else []
     )
-    told += [("weights in fp16", bytes_text(weights), f"{-(-weights // 80e9):.0f} × 80 GB hold them")]
+    cards = -(-weights // CARD)
+    told += [("weights in fp16", bytes_text(weights), f"{cards:.0f} cards of 80 GB hold them" if cards > 1 else "")]
     told += [("cache of a token, fp16", f"{report['cache']:,} bytes", "")] if report["cache"] else []
     told += [("operations a token", f"{report['flops']:,}", "")]
     return figures(told)
@@ -65,8 +65,7 @@ def _figures(report: Mapping[str, Any]) -> Markup:
 
 def figures(told: list[tuple[str, str, str]]) -> Markup:
     """Numbers set large. Of each its name, itself, and a remark."""
-    return el("dl", [el("div", el("dt", name), el("dd", n, el("small", more) if more else "")) for name, n, more in told],
-              kind="figures")  # fmt: skip
+    return terms(((name, [n, el("small", more) if more else ""]) for name, n, more in told), "figures")
 
 
 def _shares(report: Mapping[str, Any]) -> Markup:
@@ -93,13 +92,13 @@ def _cache(kept: list[tuple[int, int, int]]) -> Markup:
 
 def _decisions(chosen: Mapping[str, str | None]) -> Markup:
     """Each decision with all its options; the one that was taken is marked by a sign and its weight."""
-    rows = [
-        (one.name, *(Markup(el("strong", f"✓ {o.name}") if o.name == chosen[one.name] else el("span", o.name, kind="dim"))
-                     for o in one.options), *[Markup("")] * (3 - len(one.options)),
-         Markup("" if chosen[one.name] else el("strong", "✓ another way")))
-        for one in BLOCK
-    ]  # fmt: skip
-    return numbers(("", Markup("2017"), Markup(""), Markup("today"), Markup("")), rows)
+    rows = []
+    for one in BLOCK:
+        names = [*(option.name for option in one.options), "", ""][:3] + ["" if chosen[one.name] else OTHER]
+        taken = chosen[one.name] or OTHER
+        marked = [el("strong", f"✓ {name}") if name == taken else el("span", name, kind="dim") for name in names]
+        rows.append((one.name, *marked))
+    return numbers(("", "2017", "", "", ""), rows)
 
 
 def _kin(kin: Kin) -> Markup:

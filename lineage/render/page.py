@@ -4,12 +4,14 @@ import base64
 import hashlib
 import html
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from string import Template
 from typing import Any
 
 from lineage import __version__
+from lineage.errors import UsageError
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 HERE = Path(__file__).parent
@@ -73,18 +75,30 @@ def table(head: Sequence[str], rows: Iterable[Sequence[tuple[str, str]]], name: 
     return el("table", el("thead", top), el("tbody", lines), aria_label=name)
 
 
-def numbers(head: Sequence[object], rows: Iterable[Sequence[object]], kind: str | None = None) -> Markup:
-    """A table of numbers; the first cell of each row names it, further ones that are markup stay on the left."""
-    top = el("tr", [el("th", one, scope="col", kind="number" if i else None) for i, one in enumerate(head)])
+def numbers(head: Sequence[object], rows: Sequence[Sequence[object]], kind: str | None = None) -> Markup:
+    """A table of numbers. The first cell of each row names it; a column of markup stays on the left."""
+    kinds = [None if i == 0 or isinstance(one, Markup) else "number" for i, one in enumerate(rows[0])]
+    top = el(
+        "tr",
+        [
+            el("th" if one else "td", one, scope="col" if one else None, kind=side)
+            for one, side in zip(head, kinds, strict=True)
+        ],
+    )
     lines = [
         el(
             "tr",
-            el("th", first, scope="row"),
-            [el("td", one, kind=None if isinstance(one, Markup) else "number") for one in rest],
+            el("th", row[0], scope="row"),
+            [el("td", one, kind=side) for one, side in zip(row[1:], kinds[1:], strict=True)],
         )
-        for first, *rest in rows
+        for row in rows
     ]
     return el("table", el("thead", top), el("tbody", lines), kind=kind)
+
+
+def terms(pairs: Iterable[tuple[object, object]], kind: str = "facts") -> Markup:
+    """Terms, and what is said of each."""
+    return el("dl", [el("div", el("dt", term), el("dd", told)) for term, told in pairs], kind=kind)
 
 
 def bar(*shares: float) -> Markup:
@@ -155,3 +169,18 @@ def _node(node: Mapping[str, Any], guilty: set[str]) -> tuple[tuple[str, str], .
         (local, number),
         (sign, kind),
     )
+
+
+def save(path: Path, text: str) -> None:
+    """Write a page whole or not at all. Raises UsageError for a place that cannot be written, or is no file."""
+    if path.exists() and not path.is_file():
+        raise UsageError(f"{path} is not a file", hint="name a file, such as page.html")
+    partial = path.with_name(f".{os.getpid()}.partial.html")
+    try:
+        try:
+            partial.write_bytes(text.encode("utf-8", "backslashreplace"))  # a path need not be Unicode
+            os.replace(partial, path)
+        finally:
+            partial.unlink(missing_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}", hint="check its folder") from error

@@ -33,7 +33,7 @@ def lanes(roots: list[Branch]) -> list[Lane]:
     def place(branch: Branch, parent: Lane | None) -> None:
         step = ((branch.year or first) - first) * deepest
         step = max(step, parent.step + 1) if parent else step
-        lane = Lane(branch, parent, len(found) + 1, step)
+        lane = Lane(branch, parent, len(found) + 2, step)
         found.append(lane)
         for child in branch.children:
             if child.year:
@@ -57,8 +57,13 @@ def tree_page(
     placed = lanes(roots)
     steps = max(lane.step for lane in placed) + 1
     title = "The family tree" if len(placed) > 1 else f"The family tree: {placed[0].branch.name}"
-    items = [one for lane in placed for one in _items(lane, address)]
     years = [lane.branch.year for lane in placed if lane.branch.year]
+    first = {year: min(lane.step for lane in placed if lane.branch.year == year) for year in sorted(set(years))}
+    items = [
+        el("li", f"’{year % 100}", kind="year", style=f"--at: {at + 1}", aria_hidden="true")
+        for year, at in first.items()
+    ]
+    items += [one for lane in placed for one in _items(lane, address)]
     kinds = sum(not child.year for lane in placed for child in lane.branch.children)
     span = f"{len(placed)} families from {min(years)} to {max(years)}, {kinds} public model types." if years else ""
     body = [
@@ -91,6 +96,6 @@ def _public(branch: Branch) -> Markup:
     """The public model types that a family's converters read: those that are it, and those that are almost."""
     types = [child for child in branch.children if not child.year]
     alike = ", ".join(child.name for child in types if not child.changes)
-    told = [f"public: {alike}"] if alike else []
+    told = [f"as they are: {alike}"] if alike else []
     told += [f"{child.name}: {'; '.join(child.changes)}" for child in types if child.changes]
-    return escape([el("p", text, kind="public") for text in told])
+    return el("p", "public types ", " · ".join(told), kind="public") if told else Markup("")
