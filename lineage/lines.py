@@ -34,7 +34,7 @@ def tree(of: str | None = None) -> list[Branch]:
     if of and of not in catalog.families():
         raise catalog.unknown(of, catalog.families())
     families = sorted(catalog.families().values(), key=lambda one: (one.year, one.name))
-    models = {family.name: Side(family.function()) for family in families}
+    models = {family.name: Side(catalog.spec(family.name)) for family in families}
     found: dict[str, Branch] = {}
     for one in families:
         changes = _changes(models[str(one.parent)], models[one.name]) if one.parent in models else ()

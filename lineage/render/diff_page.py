@@ -65,7 +65,8 @@ def _row(row: Row) -> Markup:
 
 def _ratios(names: list[Markup], pairs: Mapping[str, tuple[int, int]]) -> Markup:
     rows = [
-        (name, f"{one:,}", f"{two:,}", f"× {two / one:,.3g}" if one else "new") for name, (one, two) in pairs.items()
+        (name, f"{one:,}", f"{two:,}", f"× {two / one:,.3g}" if one and two else "gone" if one else "new")
+        for name, (one, two) in pairs.items()
     ]
     return numbers(("", *names, ""), rows)
 

@@ -68,7 +68,7 @@ def foreign(output: Path) -> list[str]:
 
 @dataclass(frozen=True)
 class Gallery:
-    """What is shown. Models of families are as their papers have them."""
+    """What is shown."""
 
     @cached_property
     def content(self) -> dict[str, Any]:
@@ -78,7 +78,7 @@ class Gallery:
     @cached_property
     def models(self) -> dict[str, Model]:
         families = sorted(catalog.families().values(), key=lambda one: (one.year, one.name))
-        return {family.name: family.function() for family in families}
+        return {family.name: catalog.spec(family.name) for family in families}
 
     @cached_property
     def branches(self) -> dict[str, Branch]:

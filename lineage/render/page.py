@@ -5,6 +5,7 @@ import hashlib
 import html
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from string import Template
@@ -75,25 +76,20 @@ def table(head: Sequence[str], rows: Iterable[Sequence[tuple[str, str]]], name: 
     return el("table", el("thead", top), el("tbody", lines), aria_label=name)
 
 
-def numbers(head: Sequence[object], rows: Sequence[Sequence[object]], kind: str | None = None) -> Markup:
-    """A table of numbers. The first cell of each row names it; a column of markup stays on the left."""
-    kinds = [None if i == 0 or isinstance(one, Markup) else "number" for i, one in enumerate(rows[0])]
-    top = el(
-        "tr",
-        [
-            el("th" if one else "td", one, scope="col" if one else None, kind=side)
-            for one, side in zip(head, kinds, strict=True)
-        ],
-    )
-    lines = [
-        el(
-            "tr",
-            el("th", row[0], scope="row"),
-            [el("td", one, kind=side) for one, side in zip(row[1:], kinds[1:], strict=True)],
-        )
-        for row in rows
-    ]
-    return el("table", el("thead", top), el("tbody", lines), kind=kind)
+def numbers(head: Sequence[object], rows: Sequence[Sequence[object]], kind: str = "") -> Markup:
+    """A table of numbers. The first cell of each row names it; a column of markup stays on the left.
+
+    On a narrow page the cells stand below each other, and each says of which column it is.
+    """
+    sides = [None if i == 0 or isinstance(one, Markup) else "number" for i, one in enumerate(rows[0])]
+    labels = [html.unescape(re.sub("<[^>]*>", "", escape(one))) or None for one in head]
+    top = [el("th", one, scope="col", kind=side) if one else el("td") for one, side in zip(head, sides, strict=True)]
+    columns = list(zip(sides, labels, strict=True))[1:]
+    lines = []
+    for first, *rest in rows:
+        cells = [el("td", one, kind=side, data_label=label) for one, (side, label) in zip(rest, columns, strict=True)]
+        lines.append(el("tr", el("th", first, scope="row"), cells))
+    return el("table", el("thead", el("tr", top)), el("tbody", lines), kind=f"numbers {kind}".strip())
 
 
 def terms(pairs: Iterable[tuple[object, object]], kind: str = "facts") -> Markup:

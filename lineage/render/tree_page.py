@@ -80,13 +80,13 @@ def _items(lane: Lane, address: Address) -> Iterator[Markup]:
     if parent:
         style = f"--from: {parent.step + 1}; --at: {lane.step + 1}; --top: {parent.row}; --row: {lane.row}"
         yield el("li", kind="edge", style=style, aria_hidden="true")
-    name, changes = el("bdi", branch.name), "; ".join(branch.changes)
+    name, changes = el("bdi", branch.name), "; ".join(branch.changes) or branch.about
     at, between = address(branch.name, None), address(branch.name, parent.branch.name) if parent else None
     told = [
         el("h2", el("a", name, href=at) if at else name),
         el("time", branch.year) if branch.year else "",
-        el("span", f"from {parent.branch.name}: ", kind="heard") if parent else "",
-        el("a", changes, href=between) if between and changes else el("span", changes or branch.about),
+        el("span", changes, kind="changes"),
+        el("a", f"compare with {parent.branch.name}", href=between, kind="between") if parent and between else "",
         _public(branch),
     ]
     yield el("li", told, style=f"--at: {lane.step + 1}; --row: {lane.row}", data_family=branch.name)
