@@ -197,6 +197,44 @@ def export(directory: Path, check: bool, as_json: bool, **options: Any) -> None:
         raise click.exceptions.Exit(3)
 
 
+@cli.command()
+@click.argument("directory", type=PATH)
+@click.option("--format", "form", type=click.Choice(["text", "slsa", "cyclonedx", "card"]), default="text")
+@click.option("-o", "--output", type=PATH, help="Write it to this file.")
+@json_option
+def provenance(directory: Path, form: str, output: Path | None, as_json: bool) -> None:
+    """Tell where a converted DIRECTORY comes from, by its record: source, sha256s, rules, versions, parity.
+
+    slsa is an in-toto Statement with SLSA provenance (v1), cyclonedx a bill of materials (CycloneDX 1.7), card a model
+    card. --json is the record itself, lineage.json.
+    """
+    from lineage.provenance import document, save
+    from lineage.record import read_manifest
+
+    if as_json:
+        say_json(read_manifest(directory))
+    elif output:
+        save(output, directory, document(directory, form))
+        say([f"wrote {output}"])
+    else:
+        say(document(directory, form).split("\n"))
+
+
+@cli.command()
+@click.argument("directory", type=PATH)
+@click.argument("tensor")
+@json_option
+def trace(directory: Path, tensor: str, as_json: bool) -> None:
+    """Name the file, the bytes and the operations that a tensor of a converted DIRECTORY was made of.
+
+    TENSOR is its name, or a part of it in numpy's notation: "blocks.0.attention.body.q.weight[0:2, ::3]".
+    """
+    from lineage.tracing import traced
+
+    found = traced(directory, tensor)
+    say_json(found.to_dict()) if as_json else say(found.lines())
+
+
 def _judge(report: Any) -> None:
     if not report.passed:
         raise click.exceptions.Exit(report.exit_code)

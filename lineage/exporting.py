@@ -21,8 +21,7 @@ from lineage.checkpoint.safetensors import BITS, HEADER, read_kept, start_of
 from lineage.checkpoint.weights import CHUNK, INDEX
 from lineage.errors import ArchitectureError, FileDamaged, UsageError
 from lineage.original import Original, open_original
-from lineage.record import SOURCE, read_manifest
-from lineage.writing import cast_text
+from lineage.record import SOURCE, cast_text, read_manifest
 
 METADATA = {"format": "pt"}
 FORMS = ("hf",)

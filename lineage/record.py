@@ -104,6 +104,13 @@ def keep(folder: Path, weights: Weights) -> None:
         shutil.copyfile(weights.index, folder / weights.index.name)
 
 
+def cast_text(cast: Mapping[str, Any] | None) -> str:
+    """A cast in words."""
+    if not cast:
+        return ""
+    return f"cast from {', '.join(cast['from'])} to {cast['dtype']}, {'exactly' if cast['exact'] else 'rounded'}"
+
+
 def digest(data: Any) -> str:
     """The sha256 of a value as JSON with sorted names and without spaces."""
     return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -22,7 +22,8 @@ from lineage.checkpoint.weights import Weights
 from lineage.constants import is_constant
 from lineage.errors import FileDamaged, TensorMismatch
 from lineage.plan import Dropped
-from lineage.record import SCHEMA, SOURCE, digest, keep
+from lineage.provenance import card
+from lineage.record import SCHEMA, SOURCE, cast_text, digest, keep
 
 if TYPE_CHECKING:
     from lineage.conversion import Checkpoint
@@ -32,11 +33,15 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Options:
-    """How to write. dtype: of all tensors, by safetensors' name; limit: bytes of a file; None leaves the source's."""
+    """How to write. dtype: of all tensors, by safetensors' name; limit: bytes of a file; None leaves the source's.
+
+    sync: whether to wait until all lies on the disk.
+    """
 
     dtype: str | None = None
     hashes: bool = True
     limit: int | None = None
+    sync: bool = True
 
 
 @dataclass(frozen=True)
@@ -88,11 +93,12 @@ class Work:
         for path in small:
             shutil.copyfile(path, directory / SOURCE / path.name)
         written = writer.write_weights(
-            directory, checkpoint.weights, self.layout, self.journal, self.options.hashes, self._ticker(progress)
-        )
+            directory, checkpoint.weights, self.layout, self.journal, self.options.hashes, self._ticker(progress),
+            self.options.sync,
+        )  # fmt: skip
         manifest = self._manifest(dropped, written)
         (directory / target.MANIFEST).write_bytes(dump(manifest))
-        (directory / target.CARD).write_bytes(_card(checkpoint, manifest).encode("utf-8", "backslashreplace"))
+        (directory / target.CARD).write_bytes(card(directory, manifest).encode("utf-8", "backslashreplace"))
         return manifest
 
     def _ticker(self, progress: Progress) -> Callable[[int], None]:
@@ -136,13 +142,6 @@ class Work:
             "tensors": written.tensors,
             "parity": None,
         }
-
-
-def cast_text(cast: Mapping[str, Any] | None) -> str:
-    """A cast in words."""
-    if not cast:
-        return ""
-    return f"cast from {', '.join(cast['from'])} to {cast['dtype']}, {'exactly' if cast['exact'] else 'rounded'}"
 
 
 def _file(path: Path, known: Mapping[str, str]) -> dict[str, Any]:
@@ -189,16 +188,3 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
-
-
-def _card(checkpoint: "Checkpoint", manifest: Mapping[str, Any]) -> str:
-    source = manifest["source"]
-    base = f"base_model: {source['origin'].removeprefix('hf://')}\n" if source["revision"] else ""
-    at = f" at revision {source['revision']}" if source["revision"] else ""
-    return (
-        f"---\nlibrary_name: lineage\n{base}---\n\n# {source['origin']}, in lineage's names\n\n"
-        f"Converted from `{source['origin']}`{at}: the same numbers under unified names; nothing was trained.\n\n"
-        f"- family: {checkpoint.dialect.spec} ({manifest['parameters']:,} parameters)\n"
-        f"- record of the conversion: `lineage.json`; the original's small files: `source/`\n"
-        f"- load: `lineage.from_pretrained(DIR)`; check again: `lineage verify DIR`\n"
-    )

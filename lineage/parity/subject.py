@@ -25,9 +25,8 @@ from lineage.modules.model import Model
 from lineage.operations import Array, apply, invert
 from lineage.parity import reference
 from lineage.plan import Step, expected, step_from_json
-from lineage.record import converted_weights, read_manifest
+from lineage.record import cast_text, converted_weights, read_manifest
 from lineage.rules import Dialect
-from lineage.writing import cast_text
 
 Read = Callable[[str], Array]
 
