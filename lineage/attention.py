@@ -52,6 +52,42 @@ class RelativeBias(Component):
         return {"weight": (self.buckets, self.heads)}
 
 
+class Distances(Component):
+    """A vector for each distance between two tokens, `span` to either side, which every block's attention reads.
+
+    (He et al. 2020, §3.1.) reach: where given, distances from span / 2 on share vectors by growing ranges, the last of
+    which ends there (He et al. 2021, DeBERTaV3); beyond the outermost all are one.
+    """
+
+    span: int = size()
+    reach: int | None = size(default=None)
+    norm: Norm | None = choice(default=None)
+
+    def check(self) -> None:
+        if self.reach is not None and not 1 <= self.span // 2 < self.reach - 1:
+            raise contradiction(f"vectors for {self.span} distances that reach to {self.reach}", "span", "reach")
+        check_tables(self)
+
+    def tensors(self, width: int) -> Mapping[str, Shape]:
+        return {"weight": (2 * self.span, width)}
+
+
+class Disentangled(Component):
+    """To q kᵀ is added what tokens' queries are to distances' keys, and tokens' keys to distances' queries.
+
+    (He et al. 2020, eq. 4.) keys, queries: which of the two. All is divided by √(head_width · (1 + how many)). shared:
+    distances are mapped as tokens are, and not by maps of their own.
+    """
+
+    keys: bool = choice(default=True)
+    queries: bool = choice(default=True)
+    shared: bool = choice(default=True)
+
+    def check(self) -> None:
+        if not (self.keys or self.queries):
+            raise contradiction("distances have neither keys nor queries: nothing reads them", "keys", "queries")
+
+
 class Alibi(Component):
     """To each score is added scale · slope of the head · place of the key (Press et al. 2022, §3).
 
@@ -85,7 +121,7 @@ class Attention(Component):
     v are kept within ±clip. rotary: then queries and keys are turned; then temperature. position_bias: what is added to
     the scores. softcap: scores are bent to c · tanh(scores / c). sinks: a learned score for each head joins the
     softmax, and its share goes nowhere (Xiao et al. 2023, §3.3). exact: scores are in single precision. cross: keys and
-    values come from the encoder's result, and mask is over its tokens.
+    values come from the encoder's result, and mask is over its tokens. disentangled: scores know distances too.
     """
 
     heads: int = size()
@@ -107,9 +143,13 @@ class Attention(Component):
     sinks: bool = choice(default=False)
     exact: bool = choice(default=False)
     cross: bool = choice(default=False)
+    disentangled: Disentangled | None = choice(default=None)
 
     def check(self) -> None:
         check_positive(self, "softcap", "clip", "scale")
+        other = self.scale or self.rotary or self.position_bias or self.cross or self.kv_heads != self.heads
+        if self.disentangled and other:
+            raise contradiction("disentangled scores have a scale of their own, and every head its keys", "scale")
         if self.rotary and self.rotary.width > self.head_width:
             raise contradiction(f"no {self.rotary.width} of {self.head_width} channels turn", "rotary", "head_width")
         if self.heads % self.kv_heads:
@@ -122,12 +162,15 @@ class Attention(Component):
 
     def tensors(self, width: int) -> Mapping[str, Shape]:
         queries, keys = self.heads * self.head_width, self.kv_heads * self.head_width
+        apart = self.disentangled if self.disentangled and not self.disentangled.shared else None
         return (
             dense("q", queries, width, self.bias)
             | dense("k", keys, width, self.bias)
             | dense("v", keys, width, self.bias)
             | dense("o", width, queries, self.output_bias)
             | ({"sinks": (self.heads,)} if self.sinks else {})
+            | (dense("distance_key", keys, width, self.bias) if apart and apart.keys else {})
+            | (dense("distance_query", queries, width, self.bias) if apart and apart.queries else {})
         )
 
     def child_width(self, child: str, width: int) -> int:

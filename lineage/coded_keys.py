@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lineage.keys import MANY, Entry, Flag, brief
+from lineage.keys import MANY, Entry, Flag, Size, brief
 
 
 @dataclass(frozen=True)
@@ -100,3 +100,44 @@ class Steps(Entry):
 
     def write(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         return {self.exact: arguments[self.argument]}
+
+
+@dataclass(frozen=True)
+class Counted(Size):
+    """A size of which a number says that there is none: null is the same. none: that number; and all below it."""
+
+    none: int = 0
+
+    def fits(self, value: Any) -> bool:
+        return type(value) is int and value <= self.most
+
+    def read(self, value: Any) -> dict[str, Any]:
+        return {self.argument: None if value is None or value <= self.none else value}
+
+    def write(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        value = arguments[self.argument]
+        return {} if value is None and self.quiet else {self.key: self.default if value is None else value}
+
+
+@dataclass(frozen=True)
+class Parts(Entry):
+    """Names, in a list or with bars between, each of which turns on a flag of the spec. flags: name -> argument."""
+
+    flags: Mapping[str, str]
+
+    def wrong(self, value: Any) -> str | None:
+        names = self._names(value)
+        good = isinstance(names, list) and all(isinstance(name, str) and name in self.flags for name in names)
+        return None if good else f"null, or some of {', '.join(self.flags)}"
+
+    def _names(self, value: Any) -> Any:
+        return [one.strip() for one in value.lower().split("|")] if isinstance(value, str) else value or []
+
+    def read(self, value: Any) -> dict[str, Any]:
+        return {argument: name in self._names(value) for name, argument in self.flags.items()}
+
+    def absent(self) -> dict[str, Any]:
+        return self.read(None)
+
+    def write(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return {self.key: [name for name, argument in self.flags.items() if arguments[argument]] or None}

@@ -7,13 +7,15 @@ knows the tensors it owns, as shapes, so that counts, plans and modules all foll
 Widths: the residual stream's width is the embedding's; every component is told the width it works on.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
 from lineage.attention import Alibi as Alibi
 from lineage.attention import Attention as Attention
 from lineage.attention import Bidirectional as Bidirectional
 from lineage.attention import Causal as Causal
 from lineage.attention import Chunked as Chunked
+from lineage.attention import Disentangled as Disentangled
+from lineage.attention import Distances as Distances
 from lineage.attention import LatentAttention as LatentAttention
 from lineage.attention import Mask as Mask
 from lineage.attention import RelativeBias as RelativeBias
@@ -34,7 +36,7 @@ from lineage.feed_forward import Router as Router
 from lineage.fields import ACTIVATIONS as ACTIVATIONS
 from lineage.fields import Component as Component
 from lineage.fields import Shape as Shape
-from lineage.fields import check_positive, choice, size
+from lineage.fields import check_activation, check_positive, choice, size
 from lineage.fields import contradiction as contradiction
 from lineage.heads import Classifier as Classifier
 from lineage.heads import Head as Head
@@ -137,12 +139,34 @@ def each(change: Callable[..., Block], blocks: Iterable[Block], *more: Iterable[
     return tuple(made[key] for key in keys)
 
 
+class Convolution(Component):
+    """After the first block: norm(its result + activation(convolution of what it read)), over neighbouring tokens.
+
+    (He et al. 2020, the released code of version 2.) kernel: how many tokens, an odd number; padding counts as zero.
+    groups: of channels that are mixed with each other alone.
+    """
+
+    kernel: int = size()
+    activation: str = choice()
+    norm: Norm = choice()
+    groups: int = size(default=1)
+
+    def check(self) -> None:
+        check_activation(self.activation)
+        check_tables(self)
+        if self.kernel % 2 == 0:
+            raise contradiction(f"a kernel of {self.kernel} tokens has no middle", "kernel")
+
+    def tensors(self, width: int) -> Mapping[str, Shape]:
+        return {"weight": (width, width // self.groups, self.kernel), "bias": (width,)}
+
+
 class Model(Component):
     """A stack of blocks between an embedding and its heads.
 
     encoder: another stack, on the source's tokens, to whose result the blocks' cross attention attends. order: which
     block runs at each depth, where some run more than once (Lan et al. 2019, §3.1). position_bias: added to the scores
-    of every block's own attention.
+    of every block's own attention. distances: what its disentangled scores read.
     """
 
     encoder: "Model | None" = choice(default=None)
@@ -150,6 +174,8 @@ class Model(Component):
     blocks: tuple[Block, ...] = choice()
     order: tuple[int, ...] | None = size(default=None)
     position_bias: RelativeBias | None = choice(default=None)
+    distances: Distances | None = choice(default=None)
+    convolution: Convolution | None = choice(default=None)
     norm: Norm | None = choice(default=None)
     head: Head | None = choice(default=None)
     pooler: Pooler | None = choice(default=None)
@@ -181,6 +207,11 @@ class Model(Component):
         reading = [one.reads for one in (self.next_sentence, self.classifier) if one]
         if "pooled" in reading and not self.pooler:
             raise contradiction("a classifier reads the pooled vector, and there is no pooler")
+        if self.convolution and self.embed.stream % self.convolution.groups:
+            raise contradiction(f"{self.convolution.groups} groups do not divide the width", "conv_groups", "width")
+        read = [getattr(block.attention.body, "disentangled", None) is not None for block in self.blocks]
+        if set(read) != {self.distances is not None}:
+            raise contradiction("disentangled attention in every block goes with distances", "relative")
         bias, bodies = self.position_bias, [block.attention.body for block in self.blocks]
         own = any(
             not isinstance(one, Attention) or one.position_bias or one.heads != bias.heads for one in bodies if bias

@@ -11,6 +11,8 @@ from typing import Any
 
 from lineage.coded_keys import After as After
 from lineage.coded_keys import Coded as Coded
+from lineage.coded_keys import Counted as Counted
+from lineage.coded_keys import Parts as Parts
 from lineage.coded_keys import Steps as Steps
 from lineage.errors import ArchitectureError
 from lineage.further_keys import HeatedKeys as HeatedKeys

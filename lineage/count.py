@@ -14,7 +14,7 @@ from lineage.edits import alike
 from lineage.errors import UsageError
 
 BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5}
-TABLES = (c.Embed, c.LearnedPositions, c.Segments, c.RelativeBias)  # looked up, not multiplied
+TABLES = (c.Embed, c.LearnedPositions, c.Segments, c.RelativeBias, c.Distances)  # looked up, not multiplied
 LETTERS = {"vocab": "V", "length": "T", "count": "S", "experts": "E", "FeedForward.width": "f", "Experts.width": "f",
            "query_latent": "a", "latent": "c", "Projection.width": "p"}  # fmt: skip
 """Of sizes in formulas; d is the stream's width, q and k those of all queries and of all keys."""

@@ -176,7 +176,7 @@ class Choice(Key):
         spelling = next((key for key, value in (self.names or {}).items() if value == wanted), None)
         if spelling is None:
             raise ArchitectureError(f"{self.key} has no name for {wanted!r}", context={"arguments": [self.argument]})
-        return {self.key: spelling}
+        return {} if self.quiet and spelling == self.default else {self.key: spelling}
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ def bert(
     block = Block(attention=Residual(body=attention, norm_sum=norm), mlp=Residual(body=mlp, norm_sum=norm))
     ids = Consecutive() if pad is None else SkipPadding(pad=pad)
     transform = Transform(activation=activation if head_activation is None else head_activation, norm=norm)
-    first = Transform(activation=summary) if summary else None
+    first = Transform(activation=summary) if summary and task in ("text", "choice") else None
     classifier = scorer(task, classes, "first" if summary else "pooled", first)
     pooled = next_sentence or (classifier is not None and classifier.reads == "pooled")
     return Model(

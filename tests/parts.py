@@ -13,6 +13,7 @@ from tests.pieces import (
     CHUNKED,
     CLAMPS,
     CONSECUTIVE,
+    DISENTANGLED,
     DYNAMIC,
     FEED_FORWARDS,
     FLAGS,
@@ -28,6 +29,7 @@ from tests.pieces import (
     TEMPERATURES,
     YARN,
     attentions,
+    distances,
     experts,
     groups,
     latent_attentions,
@@ -58,9 +60,9 @@ def residuals(draw: Draw, body: st.SearchStrategy, parallel: bool = False) -> c.
 
 
 @st.composite
-def blocks(draw: Draw, heads: int | None = None, cross: bool = False) -> c.Block:
+def blocks(draw: Draw, heads: int | None = None, cross: bool = False, far: bool = False) -> c.Block:
     parallel = not cross and draw(FLAGS)
-    body = attentions() | latent_attentions() if heads is None else attentions(heads)
+    body = attentions() | latent_attentions() if heads is None and not far else attentions(heads, far=far)
     return c.Block(
         attention=draw(residuals(body, parallel)),
         mlp=draw(residuals(FEED_FORWARDS | experts(), parallel)),
@@ -94,6 +96,7 @@ def classifiers(draw: Draw, pooler: bool = True) -> c.Classifier:
     )
 
 
+CONVOLUTIONS = st.builds(c.Convolution, kernel=st.sampled_from([1, 3, 5]), activation=ACTIVATIONS, norm=NORMS)
 CLASSIFIERS = st.builds(c.Classifier, classes=SIZES)
 
 
@@ -151,7 +154,8 @@ def models(draw: Draw, encoder: bool = False) -> c.Model:
     source = None if encoder or draw(st.integers(0, 3)) else draw(models(True))
     embed = draw(embeds(source and source.embed))
     bias = draw(maybe(relative_biases(draw(st.integers(1, 4)))))
-    each = blocks(bias and bias.heads, source is not None)
+    far = draw(maybe(distances()))
+    each = blocks(bias and bias.heads, source is not None, far is not None)
     runs = draw(st.lists(st.tuples(each, st.integers(1, 3)), min_size=1, max_size=2))
     stack = tuple(block for block, count in runs for _ in range(count))
     pooler = None if encoder else draw(maybe(st.just(c.Pooler())))
@@ -162,6 +166,8 @@ def models(draw: Draw, encoder: bool = False) -> c.Model:
         blocks=stack,
         order=draw(st.sampled_from([None, (*extra, *range(len(stack)))])),
         position_bias=bias,
+        distances=far,
+        convolution=draw(maybe(CONVOLUTIONS)),
         norm=draw(maybe(NORMS)),
         head=None if encoder else draw(maybe(heads(embed))),
         pooler=pooler,
@@ -189,6 +195,9 @@ PARTS: dict[type[c.Component], st.SearchStrategy] = {
     c.Chunked: CHUNKED,
     c.Alibi: ALIBI,
     c.RelativeBias: relative_biases(),
+    c.Distances: distances(),
+    c.Disentangled: DISENTANGLED,
+    c.Convolution: CONVOLUTIONS,
     c.Temperature: TEMPERATURES,
     c.Attention: attentions() | attentions(cross=True),
     c.LatentAttention: latent_attentions(),

@@ -85,6 +85,17 @@ ALIBI = st.builds(c.Alibi, scale=POSITIVE, rounded=FLAGS)
 TEMPERATURES = st.builds(c.Temperature, scale=POSITIVE, length=POSITIVE)
 
 
+DISENTANGLED = st.sampled_from([(True, True), (True, False), (False, True)]).flatmap(
+    lambda both: st.builds(c.Disentangled, keys=st.just(both[0]), queries=st.just(both[1]), shared=FLAGS)
+)
+
+
+@st.composite
+def distances(draw: Draw) -> c.Distances:
+    span = draw(st.integers(2, 6))
+    return c.Distances(span=span, reach=draw(maybe(st.integers(span // 2 + 2, 12))), norm=draw(maybe(NORMS)))
+
+
 def relative_biases(heads: int = 3) -> st.SearchStrategy:
     return st.builds(
         c.RelativeBias, buckets=st.integers(4, 9), distance=st.integers(5, 30), heads=st.just(heads), both_ways=FLAGS
@@ -92,13 +103,13 @@ def relative_biases(heads: int = 3) -> st.SearchStrategy:
 
 
 @st.composite
-def attentions(draw: Draw, heads: int | None = None, cross: bool = False) -> c.Attention:
-    """heads: how many there must be, where a bias of the whole model is added to their scores."""
-    groups = draw(st.integers(1, 3)) if heads is None else 1
+def attentions(draw: Draw, heads: int | None = None, cross: bool = False, far: bool = False) -> c.Attention:
+    """heads: how many there must be, where a bias of the whole model is added to their scores. far: with distances."""
+    groups = draw(st.integers(1, 3)) if heads is None and not far else 1
     kv_heads, width = heads or draw(st.integers(1, 4)), draw(SIZES)
     joined = draw(FLAGS)
     norms = NORMS if joined else RMS_NORMS | layer_norms(groups * kv_heads)
-    places: dict[str, Any] = {"mask": c.Bidirectional()} if cross else {
+    places: dict[str, Any] = {"mask": c.Bidirectional()} if cross or far else {
         "mask": draw(MASKS),
         "rotary": draw(maybe(rotaries(width))) if width > 1 else None,
         "temperature": draw(maybe(TEMPERATURES)),
@@ -110,7 +121,8 @@ def attentions(draw: Draw, heads: int | None = None, cross: bool = False) -> c.A
         head_width=width,
         bias=draw(FLAGS),
         output_bias=draw(FLAGS),
-        scale=draw(maybe(POSITIVE)),
+        scale=None if far else draw(maybe(POSITIVE)),
+        disentangled=draw(DISENTANGLED) if far else None,
         query_norm=draw(norms if joined else maybe(norms)),
         key_norm=draw(maybe(NORMS if joined else RMS_NORMS | layer_norms(kv_heads))),
         joined=joined,

@@ -164,6 +164,14 @@ def classic(source: c.Sinusoids, target: c.Sinusoids) -> c.Model:
     )  # fmt: skip
 
 
+def entangled(reach: int | None, near: bool = False, **changes: Any) -> c.Model:
+    """Scores that know distances (DeBERTa); near: a convolution after the first block."""
+    grouped = {"mask": c.Bidirectional(), "kv_heads": 4, "bias": True, "disentangled": c.Disentangled(**changes)}
+    table = c.Distances(span=6, reach=reach, norm=LAYER if near else None)
+    convolution = c.Convolution(kernel=3, activation="gelu", norm=LAYER, groups=2) if near else None
+    return model(block(attention(**grouped)), block(attention(**grouped)), distances=table, convolution=convolution)
+
+
 def scored(task: str, reads: str, count: int = 3, **changes: Any) -> c.Model:
     """An encoder with a head that scores texts or tokens."""
     seen = attention(mask=c.Bidirectional(reach=4))
@@ -188,6 +196,8 @@ SPECIMENS = {
     "classes of a text": scored("text", "mean", transform=c.Transform(activation="tanh", norm=LAYER, width=7)),
     "a text among others": scored("choice", "start", 1),
     "classes of tokens": scored("tokens", "each", transform=c.Transform(activation="gelu", bias=False)),
+    "entangled": entangled(20, near=True),
+    "entangled apart": entangled(None, shared=False),
     "an answer's ends": scored("span", "each", 2),
     "sinusoids": classic(c.Sinusoids(apart=True), c.Sinusoids(single=False)),
     "closed sinusoids": classic(

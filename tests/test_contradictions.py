@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lineage import attention as attentions
-from lineage import catalog, components, embedding, feed_forward, norms, rotary
+from lineage import catalog, components, embedding, feed_forward, heads, norms, rotary
 from lineage import components as c
 from lineage.errors import ArchitectureError
 from tests.specimens import LAYER, RMS, ROTARY, SPECIMENS, attention, block, dense, experts, model
@@ -190,6 +190,14 @@ MODELS: list[Case] = [
     (lambda: model(block(), classifier=c.Classifier(classes=2)), []),
     (lambda: model(block(), next_sentence=c.Classifier(classes=2, reads="first")), []),
     (lambda: c.Classifier(classes=2, task="rank", reads="first"), ["task", "reads"]),
+    (lambda: c.Disentangled(keys=False, queries=False), ["keys", "queries"]),
+    (lambda: c.Distances(span=8, reach=5), ["span", "reach"]),
+    (lambda: c.Distances(span=1, reach=5), ["span", "reach"]),
+    (lambda: c.Convolution(kernel=4, activation="gelu", norm=c.LayerNorm(eps=0.1)), ["kernel"]),
+    (lambda: model(block(), distances=c.Distances(span=4)), ["relative"]),
+    (lambda: replace(SPECIMENS["entangled"], convolution=replace(SPECIMENS["entangled"].convolution, groups=5)),
+     ["conv_groups", "width"]),
+    (lambda: replace(attention(), kv_heads=attention().heads, scale=0.3, disentangled=c.Disentangled()), ["scale"]),
     (lambda: c.Classifier(classes=2, reads="last"), ["task", "reads"]),
     (lambda: c.Classifier(classes=2, task="tokens", reads="first"), ["task", "reads"]),
     (lambda: c.Classifier(classes=2, reads="each"), ["task", "reads"]),
@@ -234,6 +242,6 @@ def test_every_refusal_of_the_vocabulary_is_tried() -> None:
         with pytest.raises(ArchitectureError) as caught:
             call()
         tried |= {(str(entry.path), entry.lineno + 1) for entry in caught.traceback}
-    wanted = set().union(*map(refusals, (components, attentions, embedding, feed_forward, norms, rotary)))
+    wanted = set().union(*map(refusals, (components, attentions, embedding, feed_forward, heads, norms, rotary)))
     assert wanted - tried == set()
     assert len(wanted) > 40

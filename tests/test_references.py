@@ -25,7 +25,7 @@ def built(case: Case, reference: Reference, **changes: Any) -> nn.Module:
     options = {"add_pooling_layer": "pooler" in reference.parts} if reference.name.endswith("Model") else {}
     taken = {name: value for name, value in options.items() if name in inspect.signature(kind).parameters}
     with torch.device("meta"):
-        return kind(CONFIG_MAPPING[case.model_type](**said(case, changes)), **taken)
+        return kind(CONFIG_MAPPING[case.model_type](**said(case, {**reference.settings, **changes})), **taken)
 
 
 def said(case: Case, changes: dict[str, Any]) -> dict[str, Any]:

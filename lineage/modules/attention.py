@@ -1,6 +1,8 @@
 """Attention. B batch, T queries, S keys, D width, H heads, K key-value heads, W width of a head, V of a value."""
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -9,6 +11,7 @@ from torch import Tensor, nn
 from lineage import components as c
 from lineage.modules.backends import product
 from lineage.modules.context import Context
+from lineage.modules.disentangled import entangled
 from lineage.modules.registry import make, make_or_pass, runs
 from lineage.modules.rotary import turn
 
@@ -80,6 +83,7 @@ class Product(nn.Module):
         context: Context,
         bias: Tensor | None = None,
         sinks_H: Tensor | None = None,
+        far: Sequence[Tensor | None] | None = None,
     ) -> Tensor:
         spec, clip = self.spec, self.spec.clip
         q_BHTW, k_BKSW, v_BKSW = (self.heads(x) for x in (q_BTx, k_BSx, v_BSx))
@@ -92,6 +96,11 @@ class Product(nn.Module):
             q_BHTW = (q_BHTW * hotter(context.places_T, spec.temperature, q_BHTW.dtype)).to(q_BHTW.dtype)
         if not spec.cross:
             k_BKSW, v_BKSW = context.kept(k_BKSW, v_BKSW)
+        if far is not None:
+            assert context.distances is not None
+            queries_RHW, keys_RHW = (x if x is None else x.unflatten(-1, (spec.heads, -1)) for x in far)
+            k_BKSW, bias = entangled(q_BHTW, k_BKSW, keys_RHW, queries_RHW, context.distances[1])
+            spec = replace(spec, scale=1.0, disentangled=None)
         return product(q_BHTW, k_BKSW, v_BKSW, spec, context, bias, sinks_H)
 
     def heads(self, x: Tensor) -> Tensor:
@@ -119,6 +128,12 @@ class Attention(nn.Module):
         self.key_norm = make_or_pass(spec.key_norm, spec.child_width("key_norm", width))
         self.position_bias = make(spec.position_bias, spec.heads) if spec.position_bias else None
         self.sinks = nn.Parameter(torch.empty(spec.heads)) if spec.sinks else None
+        apart = spec.disentangled if spec.disentangled and not spec.disentangled.shared else None
+        wanted = (apart.queries, apart.keys) if apart else (False, False)
+        self.distance_query, self.distance_key = (
+            nn.Linear(width, size, bias=spec.bias) if there else None
+            for size, there in zip(self.sizes, wanted, strict=False)
+        )
         self.product = Product(spec)
         self.o = nn.Linear(spec.heads * spec.head_width, width, bias=spec.output_bias)
 
@@ -136,12 +151,25 @@ class Attention(nn.Module):
                 q_BTx, (k_BSx, v_BSx) = self.q(x_BTD), self.keys_and_values(x_BTD)
             bias = context.bias if self.position_bias is None else self.position_bias(context, x_BTD.dtype)
         q_BTx = self._normed(q_BTx, self.query_norm)
-        out: Tensor = self.o(self.product(q_BTx, k_BSx, v_BSx, context, bias, self.sinks))
+        far = None if self.spec.disentangled is None else self.far(self.spec.disentangled, context)
+        out: Tensor = self.o(self.product(q_BTx, k_BSx, v_BSx, context, bias, self.sinks, far))
         return out
 
     def keys_and_values(self, x_BSD: Tensor) -> tuple[Tensor, Tensor]:
         """Of these vectors, before they are turned."""
         return self._normed(self.k(x_BSD), self.key_norm), self.v(x_BSD)
+
+    def far(self, spec: c.Disentangled, context: Context) -> list[Tensor | None]:
+        """Queries and keys of distances, [R, H · W], of those that are wanted."""
+        assert context.distances is not None
+        table_RD, _ = context.distances
+        if not spec.shared:
+            both = [one if one is None else one(table_RD) for one in (self.distance_query, self.distance_key)]
+        elif self.qkv is not None:
+            both = list(self.qkv(table_RD).split(self.sizes, -1)[:2])
+        else:
+            both = [self.q(table_RD), self.k(table_RD)]
+        return [one if wanted else None for one, wanted in zip(both, (spec.queries, spec.keys), strict=True)]
 
     def _normed(self, x_BTx: Tensor, norm: nn.Module) -> Tensor:
         """Each head normed by itself, or all at once."""

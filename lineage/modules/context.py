@@ -18,7 +18,8 @@ class Context:
     """positions_BT: of the tokens, [B, T] or [1, T]. keep_BS: false for padding; None if nothing is padded.
 
     backend: how attention is computed, see `backends.BACKENDS`. memory: the context of the encoder, whose result is
-    hidden_BSD; bias: added to the scores of every block's own attention, [1, H, T, S]. cache: what earlier calls kept;
+    hidden_BSD; bias: added to the scores of every block's own attention, [1, H, T, S]. distances: vectors of distances,
+    [R, D], and which of them each pair of tokens has, [T, S]. cache: what earlier calls kept;
     start: how many tokens they saw; layer: the depth that runs. Of what its queries may see, keys is the number, keys_S
     the places; None: 0, 1, 2, …
     """
@@ -29,6 +30,7 @@ class Context:
     memory: "Context | None" = None
     hidden_BSD: Tensor | None = None
     bias: Tensor | None = None
+    distances: tuple[Tensor, Tensor] | None = None
     cache: Cache | None = None
     start: int | Tensor = 0
     layer: int = 0

@@ -47,6 +47,8 @@ class Model(nn.Module):
         self.embed = make(spec.embed, width)
         self.blocks = nn.ModuleList([make(one, width) for one in spec.blocks])
         self.position_bias = make(spec.position_bias, width) if spec.position_bias else None
+        self.distances = make(spec.distances, width) if spec.distances else None
+        self.convolution = make(spec.convolution, width) if spec.convolution else None
         self.norm = make_or_pass(spec.norm, width)
         self.head = make(spec.head, width) if spec.head else None
         self.pooler = make(spec.pooler, width) if spec.pooler else None
@@ -87,8 +89,12 @@ class Model(nn.Module):
             context.bias = self.position_bias(context.places_T, context.whole_S)
         shared_VD = self.table if self.spec.embed.tied else None
         x_BTD = self.embed(input_ids, position_ids, token_type_ids, context.keep_BS, shared_VD, start)
+        if self.distances is not None:
+            context.distances = self.distances(context.places_T, context.whole_S)
         for context.layer, place in enumerate(self.spec.order or range(len(self.blocks))):
-            x_BTD = self.blocks[place](x_BTD, context)
+            read_BTD, x_BTD = x_BTD, self.blocks[place](x_BTD, context)
+            if context.layer == 0 and self.convolution is not None:
+                x_BTD = self.convolution(read_BTD, x_BTD, context.keep_BS)
         if cache is not None:
             cache.advance(input_ids.shape[1])
         hidden_BTD = self.norm(x_BTD if last is None else x_BTD[:, -last:])

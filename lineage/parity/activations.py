@@ -50,7 +50,7 @@ def pairs(dialect: Dialect, steps: Iterable[Step], base: str, paths: Sequence[st
     """
     found: dict[str, Pair] = {}
     steps = list(steps)
-    owners = {target.rpartition(".")[0] for step in steps for target in step.targets}
+    owners = {target.rpartition(".")[0] for step in steps for target in step.targets} | set(paths)
     for step in steps:
         if all(operation.rows_only or type(operation).__name__ == "Transpose" for operation in step.operations):
             found |= {pair.ours: pair for pair in _owned(step)}

@@ -84,9 +84,10 @@ def given_probes(spec: c.Model, sequences: Sequence[Sequence[int]]) -> list[Prob
 
 
 def reads_padding(spec: c.Model) -> bool:
-    """Whether padding on the left is read as a text's first token, though in its window there is nothing to see."""
-    windows = any(isinstance(one, c.Bidirectional) and one.reach for one in (n.component for n in graph.walk(spec)))
-    return windows and spec.classifier is not None and spec.classifier.reads == "first"
+    """Whether padding on the left is read as a text's first token, though what padding sees is nowhere laid down."""
+    parts = [node.component for node in graph.walk(spec)]
+    blind = any(isinstance(one, c.Disentangled) or (isinstance(one, c.Bidirectional) and one.reach) for one in parts)
+    return blind and spec.classifier is not None and spec.classifier.reads == "first"
 
 
 def pad_token(spec: c.Model) -> int | None:

@@ -18,7 +18,7 @@ from lineage.parity.reference import choose
 from lineage.plan import expected
 from lineage.rules import Dialect
 
-TABLES = (c.Embed, c.LearnedPositions, c.Segments)
+TABLES = (c.Embed, c.LearnedPositions, c.Segments, c.Distances)
 
 
 def spread(spec: c.Model, seed: int = 0, table_scale: float = 1.0) -> dict[str, Tensor]:
