@@ -167,7 +167,7 @@ def cyclonedx(directory: Path, manifest: Record) -> str:
         "description": f"{source['origin']} under unified names; nothing was trained",
         "pedigree": {"ancestors": [ancestor], "notes": "the same numbers; names and layout are others"},
         "modelCard": {
-            "modelParameters": {"architectureFamily": "transformer", "modelArchitecture": manifest["family"],
+            "modelParameters": {"architectureFamily": manifest["family"], "modelArchitecture": source["model_type"],
                                 "inputs": [{"format": "token ids"}], "outputs": [{"format": "tensors"}]},
             **({"quantitativeAnalysis": {"performanceMetrics": metrics}} if metrics else {}),
         },
