@@ -43,7 +43,10 @@ def bart(
 TINY = {"vocab": 97, "width": 24, "layers": 2, "heads": 3, "mlp_width": 40, "padding": 3, "context": 160}
 TINY |= {"decoder_layers": 3, "decoder_heads": 4, "decoder_mlp_width": 32}
 BASE: dict[str, object] = {"width": 768, "layers": 6, "heads": 12, "mlp_width": 3072}
+LARGE: dict[str, object] = {"decoder_layers": 12, "decoder_heads": 16, "decoder_mlp_width": 4096}
 PUBLISHED: dict[str, dict[str, object]] = {
-    "bart-large": {"decoder_layers": 12, "decoder_heads": 16, "decoder_mlp_width": 4096},
+    "bart-large": LARGE,
     "bart": BASE | {"decoder_layers": 6, "decoder_heads": 12, "decoder_mlp_width": 3072},
+    "bart-large-cnn": LARGE | {"vocab": 50264},
+    "distilbart-cnn-12-6": LARGE | {"vocab": 50264, "decoder_layers": 6},
 }

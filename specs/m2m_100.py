@@ -41,15 +41,12 @@ def m2m_100(
 TINY = {"vocab": 97, "width": 24, "layers": 2, "heads": 3, "mlp_width": 40, "padding": 3}
 TINY |= {"decoder_layers": 3, "decoder_heads": 4, "decoder_mlp_width": 32}
 SMALL: dict[str, object] = {"context": 1024, "decoder_layers": 12, "decoder_heads": 16, "decoder_mlp_width": 4096}
-LARGE: dict[str, object] = {
-    "width": 2048,
-    "layers": 24,
-    "mlp_width": 8192,
-    "decoder_layers": 24,
-    "decoder_mlp_width": 8192,
-}
+DEEP: dict[str, object] = {"layers": 24, "mlp_width": 8192, "decoder_layers": 24, "decoder_mlp_width": 8192}
+NLLB: dict[str, object] = SMALL | {"vocab": 256206}
 PUBLISHED: dict[str, dict[str, object]] = {
     "m2m-100-418m": SMALL,
-    "nllb-200-distilled-600m": SMALL | {"vocab": 256206},
-    "nllb-200-3.3b": SMALL | LARGE | {"vocab": 256206},
+    "m2m-100-1.2b": SMALL | DEEP,
+    "nllb-200-distilled-600m": NLLB,
+    "nllb-200-1.3b": NLLB | DEEP,
+    "nllb-200-3.3b": NLLB | DEEP | {"width": 2048},
 }

@@ -48,6 +48,14 @@ def pegasus(
 
 TINY = {"vocab": 97, "width": 24, "layers": 2, "heads": 3, "mlp_width": 40, "padding": 3, "context": 160}
 TINY |= {"decoder_layers": 3, "decoder_heads": 4, "decoder_mlp_width": 32}
+SIXTEEN: dict[str, object] = {
+    "activation": "relu",
+    "decoder_heads": 16,
+    "decoder_mlp_width": 4096,
+    "decoder_layers": 16,
+}
 PUBLISHED: dict[str, dict[str, object]] = {
-    "pegasus": {"activation": "relu", "decoder_layers": 16, "decoder_heads": 16, "decoder_mlp_width": 4096}
+    "pegasus": SIXTEEN,
+    "pegasus-large": SIXTEEN | {"context": 1024},
+    "distill-pegasus-xsum-16-4": SIXTEEN | {"decoder_layers": 4},
 }

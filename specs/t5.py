@@ -72,12 +72,19 @@ TINY = {"vocab": 97, "width": 24, "layers": 2, "heads": 3, "head_size": 10, "mlp
 TINY |= {"buckets": 12, "distance": 50}
 BASE: dict[str, object] = {"width": 768, "layers": 12, "heads": 12}
 NEW: dict[str, object] = {"activation": "gelu_new", "gated": True, "scaled": False, "tied": False}
+LATER: dict[str, dict[str, object]] = {  # sizes of 1.1, of Flan and of mT5
+    "-small": {"layers": 8, "heads": 6, "mlp_width": 1024},
+    "": BASE | {"mlp_width": 2048},
+    "-large": {"width": 1024, "layers": 24, "heads": 16, "mlp_width": 2816},
+    "-xl": {"width": 2048, "layers": 24, "heads": 32, "mlp_width": 5120},
+    "-xxl": {"width": 4096, "layers": 24, "heads": 64, "mlp_width": 10240},
+}
 PUBLISHED: dict[str, dict[str, object]] = {
     "t5-small": {},
     "t5": BASE | {"mlp_width": 3072},
     "t5-large": {"width": 1024, "layers": 24, "heads": 16, "mlp_width": 4096},
-    "t5-v1.1-small": NEW | {"layers": 8, "heads": 6, "mlp_width": 1024},
-    "t5-v1.1": NEW | BASE | {"mlp_width": 2048},
-    "t5-v1.1-xl": NEW | {"width": 2048, "layers": 24, "heads": 32, "mlp_width": 5120},
-    "mt5-small": NEW | {"vocab": 250112, "layers": 8, "heads": 6, "mlp_width": 1024},
+    "t5-3b": {"width": 1024, "layers": 24, "heads": 32, "head_size": 128, "mlp_width": 16384},
+    "t5-11b": {"width": 1024, "layers": 24, "heads": 128, "head_size": 128, "mlp_width": 65536},
+    **{f"{name}{size}": NEW | given for name in ("t5-v1.1", "flan-t5") for size, given in LATER.items()},
+    **{f"mt5{size}": NEW | {"vocab": 250112} | given for size, given in LATER.items()},
 }

@@ -92,8 +92,8 @@ TINY = {"vocab": 101, "width": 24, "layers": 2, "heads": 3, "mlp_width": 40, "pa
 TINY |= {"decoder_layers": 3, "decoder_heads": 4, "decoder_mlp_width": 32, "target_vocab": 83, "shared": False}
 OPUS = {"vocab": 58101, "context": 512, "activation": "silu", "eps": 1e-5, "bias": True, "padding": 58100}
 OPUS |= {"apart": True, "decoder_layers": 6, "decoder_heads": 8, "decoder_mlp_width": 2048}
-PUBLISHED: dict[str, dict[str, object]] = {
-    "transformer": {},
-    "transformer-big": {"width": 1024, "heads": 16, "mlp_width": 4096},
-    "opus-mt": OPUS,
-}
+BIG: dict[str, object] = {"width": 1024, "heads": 16, "mlp_width": 4096}
+WMT = BIG | {"mlp_width": 8192, "decoder_layers": 6, "decoder_heads": 16, "decoder_mlp_width": 4096, "context": 1024}
+WMT |= {"vocab": 42024, "target_vocab": 42024, "eps": 1e-5, "padding": 1, "shared": False, "tied": False, "apart": True}
+WMT |= {"skipped": True, "closed": True, "single": False, "early": True}
+PUBLISHED = {"transformer": {}, "transformer-big": BIG, "opus-mt": OPUS, "wmt19-en-de": WMT}

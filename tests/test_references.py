@@ -11,10 +11,10 @@ from transformers import CONFIG_MAPPING
 from transformers.core_model_loading import revert_weight_conversion
 from transformers.pytorch_utils import Conv1D
 
-from lineage import config, graph
+from lineage import catalog, config, graph
 from lineage.plan import make_plan, resolve
 from lineage.rules import Reference, Transpose, fill
-from tests.published import JUDGED, REFERENCES, SIZES, Case, parts
+from tests.published import JUDGED, REFERENCES, SIZES, Case, complete, parts
 
 NAMES = [f"{case}-{reference.name}-{'+'.join(reference.parts) or 'body'}" for case, reference in REFERENCES]
 
@@ -47,9 +47,28 @@ def header(model: nn.Module) -> dict[str, Info]:
     return {name: Info(tensor) for name, tensor in saved if name not in (model._keys_to_ignore_on_save or ())}
 
 
+APART = [size for size in SIZES if size.startswith(("t5-v1.1", "flan-t5", "mt5"))]
+"""Sizes whose head is a table of its own because their files have one: the class ties whatever its config says."""
+
+
+@pytest.mark.parametrize("size", APART)
+def test_head_that_only_a_file_has_makes_the_size(size: str) -> None:
+    kind = "mt5" if size.startswith("mt5") else "t5"
+    dialect, arguments = catalog.dialects()[kind], complete(size)
+    case = Case(kind, size, config.write(dialect.config, arguments), arguments)
+    theirs = built(case, dialect.references[0])
+    head = theirs.lm_head.weight
+    file = {**header(theirs), "lm_head.weight": Info(head)}
+    read = config.read(dialect.config, case.config, strict=True).arguments
+    plan = make_plan(dialect, resolve(dialect, read, file, lambda one, other: False), file)
+    assert plan.model == catalog.spec(size)
+    trained = sum(parameter.numel() for parameter in theirs.parameters())
+    assert graph.parameters(plan.model) == trained + head.numel()
+
+
 def test_every_size_is_compared() -> None:
     unsaid = {"transformer", "transformer-big"}  # no public format spells its eps
-    unsaid |= {size for size in SIZES if size.startswith(("t5-v1.1", "mt5"))}  # the file decides that the head is apart
+    unsaid |= set(APART)
     assert {case.size for case, _ in REFERENCES} >= set(SIZES) - unsaid
     assert {case.model_type for case, _ in REFERENCES} == set(WITH_HEADS) == set(JUDGED)
 

@@ -395,7 +395,11 @@ def test_the_count_of_the_literature_holds_tables_that_are_computed_here() -> No
     ("size", "count"),
     [
         ("t5-small", 60_506_624), ("t5", 222_903_552), ("t5-large", 737_668_096), ("t5-v1.1-small", 76_961_152),
-        ("t5-v1.1", 247_577_856), ("t5-v1.1-xl", 2_849_757_184), ("mt5-small", 300_176_768),
+        ("t5-v1.1", 247_577_856), ("t5-v1.1-xl", 2_849_757_184), ("mt5-small", 300_176_768), ("t5-3b", 2_851_598_336),
+        ("t5-11b", 11_307_321_344), ("flan-t5-large", 783_150_080), ("flan-t5-xxl", 11_135_332_352),
+        ("mt5", 582_401_280), ("mt5-large", 1_229_581_312), ("mt5-xl", 3_742_619_648), ("mt5-xxl", 12_921_057_280),
+        ("nllb-200-3.3b", 3_344_863_232), ("m2m-100-1.2b", 1_239_470_080),
+        ("nllb-200-1.3b", 1_370_638_336), ("nllb-200-distilled-600m", 615_073_792),
     ],
 )  # fmt: skip
 def test_counts_with_heads_of_their_own(size: str, count: int) -> None:
