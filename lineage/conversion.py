@@ -141,6 +141,7 @@ def convert(
     dtype: str = "keep",
     hashes: bool | None = None,
     max_shard_size: int | None = None,
+    sync: bool = True,
     progress: Progress = lambda done, total: None,
 ) -> Conversion:
     """Convert a public checkpoint to a directory of unified names, and compare it with the reference.
@@ -151,8 +152,9 @@ def convert(
     `report.passed`; the output is there to look at.
 
     dtype: keep, fp32, bf16 or fp16. hashes: record the sha256 of every tensor and file; by default if there is a
-    comparison. max_shard_size: bytes of a file; else files are the source's. progress: told how many bytes are done,
-    by any thread. Files that an interrupted run has finished are not written again, unless with force.
+    comparison. max_shard_size: bytes of a file; else files are the source's. sync: wait until all lies on the disk, so
+    that the output is whole even after a loss of power. progress: told how many bytes are done, by any thread. Files
+    that an interrupted run has finished are not written again, unless with force.
     """
     if dtype not in ("keep", *CASTS):
         raise UsageError(f"dtype {dtype[:40]!r} is not known", hint=f"known: keep, {', '.join(CASTS)}")
@@ -160,7 +162,7 @@ def convert(
         from lineage.parity.device import find
 
         device = find(device)
-    options = Options(CASTS.get(dtype), verify if hashes is None else hashes, max_shard_size)
+    options = Options(CASTS.get(dtype), verify if hashes is None else hashes, max_shard_size, sync)
     access = Access(revision, token, Path(cache_dir) if cache_dir else None, local_files_only)
 
     def place(source: Source) -> Path:
@@ -175,7 +177,7 @@ def convert(
     final = place(source)
     work = Work(checkpoint, options)
     journal = None if force else work.journal
-    with target.staged(final, lambda: target.check_output(final, source.folder, force), journal) as partial:
+    with target.staged(final, lambda: target.check_output(final, source.folder, force), journal, sync) as partial:
         target.check_space(final, work.needed())
         done = Conversion(final, checkpoint, work.write(partial, progress))
         if verify:

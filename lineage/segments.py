@@ -15,7 +15,8 @@ from lineage.later import np
 from lineage.operations import PROOF_SIZE, Array, Operations, Shapes, apply, invert, reduced, stages
 
 LONG = 256  # elements in a run, on average, that make it worth moving by itself
-MOST = 1 << 21  # numbered pieces at a time: a few of these arrays stay within some tens of MB
+NARROW = 512  # elements of an axis that is not cut further while another can be
+MOST = 1 << 19  # numbered pieces at a time: a few such arrays are 20 MB
 Region = tuple[slice, ...]
 
 
@@ -66,14 +67,15 @@ class Lowered:
     def tiles(self, elements: int, axes: Sequence[int] = ()) -> Iterator[Tile]:
         """Cover the step with tiles of at most so many elements, where its free axes allow it.
 
-        axes: of the inputs, those to cut before any other; else the outermost, then the longest.
+        axes: of the inputs, those to cut before any other. Else outputs are cut into what lies together, since writing
+        in pieces costs more than reading so, unless these would be very narrow.
         """
         sizes = {axis: self.after[0][axis.model] for axis in self.free}
         extents, total = dict(sizes), sum(map(math.prod, self.after))
 
-        def rank(axis: Free) -> tuple[bool, int]:
-            first = (axis.file in axes) if axes else axis.model == axis.file == 0
-            return first, extents[axis]
+        def rank(axis: Free) -> tuple[bool, bool, int, int]:
+            first, second = (axis.model, axis.file)[:: -1 if self.backward else 1]
+            return axis.file in axes, extents[axis] > NARROW or first == second == 0, -first, extents[axis]
 
         while total * math.prod(extents[a] / sizes[a] for a in sizes) > elements:
             axis = max((a for a in extents if extents[a] > 1), key=rank, default=None)
@@ -113,7 +115,7 @@ def _runs(operations: Operations, after: Shapes, before: Shapes, backward: bool)
         trailing = after[0][len(after[0]) - depth :]
         heads = tuple(shape[: len(shape) - depth] for shape in after)
         alike = all(shape[len(shape) - depth :] == trailing for shape in every)
-        if not alike or sum(map(math.prod, heads)) << depth > MOST:
+        if not alike or sum(map(math.prod, heads)) << depth > (MOST if depth else MOST // 8):
             continue
         thin = _numbered(operations, tuple((*head, *(1,) * depth) for head in heads), backward)
         wide = _numbered(operations, tuple((*head, *(2,) * depth) for head in heads), backward)

@@ -7,7 +7,6 @@ time are still as the line says: nobody has written to it since.
 
 import hashlib
 import json
-import os
 import shutil
 import threading
 from pathlib import Path
@@ -46,8 +45,7 @@ class Journal:
         return bool(kept)
 
     def finish(self, path: Path, said: dict[str, Any]) -> None:
-        """Force a file to the disk and note it. said: what a run that goes on shall know of it. Raises OSError."""
-        sync(path)
+        """Note a file that lies on the disk. said: what a run that goes on shall know of it. Raises OSError."""
         with self._lock:
             if self._path:
                 line = self._line({"file": path.name, "stamp": _stamp(path), "said": said})
@@ -74,12 +72,3 @@ def _stamp(path: Path) -> list[int] | None:
     except OSError:
         return None
     return [status.st_ino, status.st_size, status.st_mtime_ns]
-
-
-def sync(path: Path) -> None:
-    """Force a file or directory to the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from lineage.checkpoint.files import FULL, read_json
-from lineage.checkpoint.journal import Journal, sync
+from lineage.checkpoint.journal import Journal
 from lineage.checkpoint.safetensors import HEADER
 from lineage.errors import LineageError, ResourceError, UsageError
 
@@ -86,11 +86,14 @@ def check_space(output: Path, need: int) -> None:
 
 
 @contextlib.contextmanager
-def staged(output: Path, check: Callable[[], None], journal: Journal | None = None) -> Iterator[Path]:
-    """A directory to fill; on a clean exit it becomes `output`, on any other it vanishes. But where what ended it may be
-    over the next time, the files that the journal calls finished wait for a run that goes on.
+def staged(
+    output: Path, check: Callable[[], None], journal: Journal | None = None, sync: bool = True
+) -> Iterator[Path]:
+    """A directory to fill; on a clean exit it becomes `output`, on any other it vanishes. But where what ended it may
+    be over the next time, the files that the journal calls finished wait for a run that goes on.
 
-    check: `check_output`, asked again at either end, since other processes do not wait. Raises what it raises,
+    check: `check_output`, asked again at either end, since other processes do not wait. sync: wait until all lies on
+    the disk, so that a loss of power changes nothing. Raises what it raises,
     UsageError if another process is at work there, ResourceError if the disk fills.
     """
     stem = os.fsdecode(os.fsencode(output.name)[:200])
@@ -105,7 +108,8 @@ def staged(output: Path, check: Callable[[], None], journal: Journal | None = No
                     journal.begin(partial / MARKER) if journal else (partial / MARKER).touch()
                     (partial / "new").mkdir()
                 yield partial / "new"
-                _settle(partial / "new")
+                if sync:
+                    _settle(partial / "new")
                 check()
                 _move(partial, output)
             except BaseException as error:
@@ -184,9 +188,18 @@ def _locked(path: Path, output: Path) -> Iterator[None]:
         os.close(handle)
 
 
+def _sync(path: Path) -> None:
+    """Force a file or directory to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def _settle(directory: Path) -> None:
     for path in [*directory.rglob("*"), directory]:
-        sync(path)
+        _sync(path)
 
 
 def _move(partial: Path, output: Path) -> None:
@@ -194,7 +207,7 @@ def _move(partial: Path, output: Path) -> None:
         _exchange(partial / "new", output, partial / "old")
     else:
         os.rename(partial / "new", output)
-    sync(output.parent)
+    _sync(output.parent)
 
 
 def _exchange(one: Path, other: Path, aside: Path) -> None:

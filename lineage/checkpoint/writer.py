@@ -119,11 +119,11 @@ def work(layout: Layout, weights: Weights, hashes: bool) -> int:
 
 
 def write_weights(
-    directory: Path, weights: Weights, layout: Layout, journal: Journal, hashes: bool, tick: Tick
+    directory: Path, weights: Weights, layout: Layout, journal: Journal, hashes: bool, tick: Tick, sync: bool = True
 ) -> Written:
     """Write the files of a layout that the journal does not know as finished, and the index of several.
 
-    tick: told of bytes that are written, and that are hashed. Raises as `move` does.
+    tick: told of bytes that are written, and that are hashed. sync: as for `move`. Raises as `move` does.
     """
     places = {name: Tensor(directory / t.path, t.dtype, t.shape, t.start, t.size) for name, t in layout.places.items()}
     left = [file for file in layout.starts if file not in journal.finished]
@@ -140,7 +140,7 @@ def write_weights(
     tick(sum(t.size for t in layout.places.values() if t.path.name in journal.finished) * (1 + hashes))
     read = _Read(weights, layout, {}, {}, {})
     starts = {directory / file: layout.starts[file] for file in left}
-    move(moves, weights, starts, finish, read.jobs() if hashes else (), tick)
+    move(moves, weights, starts, finish, read.jobs() if hashes else (), tick, sync)
     files = {file: journal.finished[file]["sha256"] for file in layout.starts}
     hashed = {name: sha for said in journal.finished.values() for name, sha in said["tensors"].items()}
     tensors = _entries(layout.places, hashed)
