@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -131,14 +132,14 @@ class Experts(nn.Module):
         x_ND, top_k = x_BTD.flatten(0, 1), self.spec.router.top_k
         _, weights_NK, chosen_NK = self.router(x_ND)
         if self.spec.router.capacity is not None:
-            weights_NK = weights_NK * room(chosen_NK, len(x_BTD), self.spec.router)
+            weights_NK = weights_NK * room(chosen_NK, x_BTD.shape[0], self.spec.router)
         expert_x, order_x = chosen_NK.flatten().sort(stable=True)
         rows_xD, weight_x1 = x_ND[order_x // top_k], weights_NK.flatten()[order_x, None]
         if self.spec.early:
             results_xD = self.each((rows_xD * weight_x1).to(x_ND.dtype), expert_x)
         else:
             results_xD = (self.each(rows_xD, expert_x) * weight_x1).to(x_ND.dtype)
-        back_x = torch.empty_like(order_x).scatter_(0, order_x, torch.arange(len(order_x), device=order_x.device))
+        back_x = torch.empty_like(order_x).scatter_(0, order_x, torch.arange(order_x.shape[0], device=order_x.device))
         out_BTD = results_xD[back_x].unflatten(0, (-1, top_k)).sum(1).view_as(x_BTD)
         if self.shared is None:
             return out_BTD
@@ -147,10 +148,10 @@ class Experts(nn.Module):
 
     def each(self, x_xD: Tensor, expert_x: Tensor) -> Tensor:
         """What every row becomes in its expert. expert_x: its number, ascending."""
-        ends_E = torch.searchsorted(expert_x, torch.arange(len(self.down), device=expert_x.device), right=True)
+        ends_E = torch.searchsorted(expert_x, torch.arange(self.down.shape[0], device=expert_x.device), right=True)
 
         def map_by(weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
-            y = grouped(x, weight, expert_x, ends_E)
+            y = grouped(x, weight, ends_E)
             return y if bias is None else y + bias[expert_x]  # in two steps: one kernel would round once
 
         clamp = self.spec.clamp
@@ -167,18 +168,47 @@ class Experts(nn.Module):
         return map_by(self.down, self.down_bias, (up + 1) * (gate * torch.sigmoid(gate * clamp.slope)))
 
 
-def grouped(x_xI: Tensor, weight_EOI: Tensor, expert_x: Tensor, ends_E: Tensor) -> Tensor:
+def grouped(x_xI: Tensor, weight_EOI: Tensor, ends_E: Tensor) -> Tensor:
     """Every row by its own expert's matrix, [x, O]: in one product; no device waits to be told how rows are shared out.
 
     Rows are in the order of their experts, of which each ends where ends_E says. The kernel wants rows of whole 16
-    bytes and no double precision; else the experts that have rows come one after the other.
+    bytes, and no double precision; a compiler knows it in bfloat16 alone.
     """
-    if torch.is_autocast_enabled(x_xI.device.type):  # which does not know the grouped kernel
-        x_xI, weight_EOI = (one.to(torch.get_autocast_dtype(x_xI.device.type)) for one in (x_xI, weight_EOI))
-    if x_xI.dtype != torch.float64 and not any(size * x_xI.itemsize % 16 for size in weight_EOI.shape[1:]):
+    device = x_xI.device.type
+    if torch.is_autocast_enabled(device):  # which does not know the kernel
+        x_xI, weight_EOI = (one.to(torch.get_autocast_dtype(device)) for one in (x_xI, weight_EOI))
+    known = x_xI.dtype == torch.bfloat16 or (x_xI.dtype != torch.float64 and not torch.compiler.is_compiling())
+    if known and not any(size * x_xI.itemsize % 16 for size in weight_EOI.shape[1:]):
         return F.grouped_mm(x_xI, weight_EOI.transpose(-2, -1), offs=ends_E.int())
-    if torch.compiler.is_compiling():  # a graph cannot hang on how rows are shared out
-        return torch.bmm(weight_EOI[expert_x], x_xI[..., None])[..., 0]
-    ends = [0, *ends_E.tolist()]
-    parts = [F.linear(x_xI[i:j], weight) for i, j, weight in zip(ends, ends[1:], weight_EOI, strict=False) if i < j]
-    return torch.cat(parts)
+    return segments(x_xI, weight_EOI, ends_E)
+
+
+@torch.library.custom_op("lineage::segments", mutates_args=())  # closed to a compiler, which cannot know the shares
+def segments(x_xI: Tensor, weight_EOI: Tensor, ends_E: Tensor) -> Tensor:
+    """The same, one expert after the other of those that have rows."""
+    out_xO, start = x_xI.new_empty(len(x_xI), weight_EOI.shape[1]), 0
+    for weight_OI, end in zip(weight_EOI, ends_E.tolist(), strict=True):
+        torch.mm(x_xI[start:end], weight_OI.T, out=out_xO[start:end]) if end > start else None
+        start = end
+    return out_xO
+
+
+@torch.library.custom_op("lineage::segment_products", mutates_args=())
+def segment_products(left_xO: Tensor, right_xI: Tensor, ends_E: Tensor) -> Tensor:
+    """Of every expert leftᵀ right over its rows, [E, O, I]: the gradient of its matrix."""
+    out_EOI, start = left_xO.new_zeros(len(ends_E), left_xO.shape[1], right_xI.shape[1]), 0
+    for one_OI, end in zip(out_EOI, ends_E.tolist(), strict=True):
+        torch.mm(left_xO[start:end].T, right_xI[start:end], out=one_OI)
+        start = end
+    return out_EOI
+
+
+def _gradients(context: Any, grad_xO: Tensor) -> tuple[Tensor, Tensor, None]:
+    x_xI, weight_EOI, ends_E = context.saved_tensors
+    grad_xO = grad_xO.contiguous()
+    return segments(grad_xO, weight_EOI.mT, ends_E), segment_products(grad_xO, x_xI, ends_E), None
+
+
+segments.register_fake(lambda x_xI, weight_EOI, ends_E: x_xI.new_empty(x_xI.shape[0], weight_EOI.shape[1]))
+segment_products.register_fake(lambda left, right, ends: left.new_empty(ends.shape[0], left.shape[1], right.shape[1]))
+segments.register_autograd(_gradients, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs))
