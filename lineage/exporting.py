@@ -63,13 +63,15 @@ class Written:
 
 @dataclass(frozen=True)
 class Export:
-    """What was exported, or would be. output: None if nothing was written. same: whether it is the original, every file
-    to the bit. notes: why not."""
+    """What was exported, or would be. output: None if nothing was written. family: as which it is spelled, if not as
+    the source. same: whether it is the original, every file to the bit; None if the record cannot tell. notes: why not.
+    """
 
     output: Path | None
     origin: str
+    family: str | None
     files: tuple[Written, ...]
-    same: bool
+    same: bool | None
     notes: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
@@ -100,6 +102,9 @@ def export(
                          "check is about the original's own spelling, not another family's")  # fmt: skip
     place = Path(directory)
     manifest = read_manifest(place)
+    lacking = [name for name, entry in manifest["source"]["files"].items() if "sha256" not in entry]
+    if check and lacking:
+        raise UsageError(f"the record has no sha256 of {', '.join(lacking[:5])}", hint="convert again, with hashes")
     if family:
         from lineage.respelled import respelled
 
@@ -112,7 +117,7 @@ def export(
     else:
         draft = draft_of(place, manifest)
     if check and output is None:
-        return _done(None, manifest, draft, _written(place, draft, manifest, None))
+        return _done(None, family, manifest, _written(place, draft, manifest, None), draft.notes)
     final = Path(output) if output else Path(f"{place.resolve().name.removesuffix('-lineage')}-hf")
     made = dict.fromkeys(draft.files, "")
 
@@ -124,16 +129,18 @@ def export(
     with target.staged(final, allowed) as partial:
         files = _written(place, draft, manifest, partial)
         made |= {file.name: file.sha256 for file in files}
-    return _done(final, manifest, draft, files)
+    return _done(final, family, manifest, files, draft.notes)
 
 
-def _done(output: Path | None, manifest: Mapping[str, Any], draft: Draft, files: list[Written]) -> Export:
-    same = (
-        {file.name for file in files if file.same}
-        == manifest["source"]["files"].keys()
-        == {file.name for file in files}
+def _done(
+    output: Path | None, family: str | None, manifest: Mapping[str, Any], files: list[Written], notes: tuple[str, ...]
+) -> Export:
+    said, found = manifest["source"]["files"], {file.name: file.same for file in files}
+    unknown = all(found[name] or "sha256" not in said[name] for name in found.keys() & said.keys())
+    same = all(found.values()) or (None if unknown and not notes else False)
+    return Export(
+        output, manifest["source"]["origin"], family, tuple(files), same and found.keys() == said.keys(), notes
     )
-    return Export(output, manifest["source"]["origin"], tuple(files), same, draft.notes)
 
 
 def _foreign(there: Path, made: Mapping[str, str]) -> Iterator[str]:

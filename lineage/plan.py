@@ -225,6 +225,9 @@ def make_plan(dialect: Dialect, resolved: Resolved, header: Header) -> Plan:
     twice = [f"two spellings of {dialect.today(n)}: {n}" for n in header if actual[dialect.today(n)] != n]
     steps = expected(dialect.stored(actual, resolved.base), model, resolved.base)
     steps, pairs = _standing_in(dialect, resolved, steps, actual)
+    for step in steps:
+        if len({header[actual[name]].dtype for name in step.sources if name in actual}) > 1:  # to be one in the model
+            twice.append(f"type        {step.sources[0]} and others: of several types, and {step.targets[0]} has one")
     wanted = {name: shape for step in steps for name, shape in zip(step.sources, step.source_shapes, strict=True)}
     rest = [name for name in actual if name not in wanted]
     heads = dict.fromkeys(_beside(rest, wanted, resolved.base))

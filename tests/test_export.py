@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import resource
 import struct
 import subprocess
 import sys
@@ -15,11 +16,11 @@ from safetensors.torch import load_file, save_file
 
 import lineage
 from lineage import catalog
-from lineage.errors import ArchitectureError, FileDamaged, UsageError
+from lineage.errors import ArchitectureError, FileDamaged, TensorMismatch, UsageError
 from lineage.parity.tiny import write_tiny
 from tests import encodings, handmade, real
 from tests.aged import AGES, stored
-from tests.handmade import environment, main, safetensors, tensors, tree
+from tests.handmade import environment, finish, main, safetensors, start, tensors, tree
 from tests.real import MODELS, Unreachable
 from tests.tiny import BY_NAME
 from tests.workshop import Workshop, check_same_tensors
@@ -313,3 +314,37 @@ def test_published_checkpoints_come_back(tmp_path, name):
     if done.same:
         small = {file.name for file in done.files}
         assert {n: d for n, d in tree(source).items() if n in small} == tree(tmp_path / "back")
+
+
+def test_without_hashes_nothing_is_claimed(tmp_path):
+    """The bytes come back by the kept header all the same."""
+    source = handmade.write(tmp_path / "source")
+    made = lineage.convert(str(source), tmp_path / "made", verify=False, hashes=False).output
+    assert main("export", made, "--to", "hf", "--check").code == 2
+    outcome = main("export", made, "--to", "hf", "-o", tmp_path / "back")
+    assert outcome.code == 0
+    assert "no sha256 was recorded" in outcome.out
+    assert lineage.export(made, tmp_path / "again").same is None
+    assert tree(tmp_path / "back") == tree(source)
+
+
+def test_a_part_that_no_one_type_holds_is_not_converted(tmp_path):
+    """Experts of two types would be one tensor: none of the two could come back."""
+    file = write_tiny("mixtral", tmp_path / "source") / "model.safetensors"
+    whole = load_file(file)
+    name = next(name for name in whole if "experts.1.w1" in name)
+    save_file({**whole, name: whole[name].half()}, file, metadata={"format": "pt"})
+    with pytest.raises(TensorMismatch) as caught:
+        converted(tmp_path / "source", tmp_path / "made")
+    assert "several types" in caught.value.facts[0]
+
+
+def test_a_limit_on_files_leaves_nothing(made, tmp_path):
+    limit = (2000, 2000)
+    process = start(
+        "export", made, "--to", "hf", "-o", tmp_path / "back",
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit),
+    )  # fmt: skip
+    outcome = finish(process)
+    assert outcome.code == 8, outcome.text
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["made-lineage", "source"]

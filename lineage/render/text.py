@@ -161,13 +161,15 @@ def converted(done: "Conversion") -> list[str]:
 def exported(done: "Export") -> list[str]:
     """What was exported, file by file."""
     told = {True: "the original's", False: "not the original's", None: ""}
+    whole = {True: "identical to the original", False: "not the original's bytes",
+             None: "as its headers say; no sha256 was recorded to compare with"}  # fmt: skip
     wide = max(len(file.name) for file in done.files)
     lines = [f"source   {done.origin}"]
     for file in done.files:
         row = f"{file.name:<{wide}}  {bytes_text(file.size):>8}  sha256 {file.sha256[:12]}…"
         lines.append(f"file     {row}  {told[file.same]}".rstrip())
     lines += [f"note     {note}" for note in done.notes]
-    verdict = "identical to the original" if done.same else "not the original's bytes"
+    verdict = f"spelled as {done.family}" if done.family else whole[done.same]
     return [*lines, f"{f'exported {done.output}/' if done.output else 'checked'}   {verdict}"]
 
 
