@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ import numpy as np
 
 NAMES = {np.dtype("<f4"): "F32", np.dtype("<f2"): "F16", np.dtype("i1"): "I8"}
 COMMAND = (sys.executable, "-P", "-m", "lineage")
+SLOWLY = (sys.executable, str(Path(__file__).with_name("slow.py")))
 
 
 def config(layers: int = 2, width: int = 8, vocab: int = 11, context: int = 6, **changes: Any) -> dict[str, Any]:
@@ -139,10 +140,10 @@ def environment(**changes: str) -> dict[str, str]:
     return clean | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error"} | changes
 
 
-def start(*arguments: str | Path, **options: Any) -> subprocess.Popen[str]:
+def start(*arguments: str | Path, command: Sequence[str] = COMMAND, **options: Any) -> subprocess.Popen[str]:
     """The command line in a process of its own."""
     options = {"env": environment(), "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | options
-    return subprocess.Popen([*COMMAND, *map(str, arguments)], **options)
+    return subprocess.Popen([*command, *map(str, arguments)], **options)
 
 
 def finish(process: subprocess.Popen[str], limit: float = 60) -> Outcome:

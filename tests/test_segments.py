@@ -85,7 +85,7 @@ ROWS, SQUARE = 4096, ((4096, 4096),)
         ((PerHead(width=128, queries=4),), ((ROWS, ROWS), (1024, ROWS), (1024, ROWS)), 3 * 8),
         ((Paired(width=128),), SQUARE, ROWS - 31),  # the last of a head and the first of the next are neighbours
         ((Split(axis=1),), ((8, 14336, 4096), (8, 14336, 4096)), 16),
-        ((Split(axis=1),), ((64, ROWS), (64, ROWS)), 128),
+        ((Split(axis=1),), ((8, ROWS), (8, ROWS)), 16),
     ],
 )
 def test_long_runs_are_as_long_as_can_be(operations: Operations, after: Shapes, runs: int) -> None:

@@ -74,7 +74,12 @@ def move(
     Raises FileDamaged for what cannot be read, TensorMismatch for what cannot be cast, OSError for what cannot be
     written.
     """
-    stop = threading.Event()
+    stop, go = threading.Event(), threading.Event()
+
+    def begun(job: Job) -> None:
+        go.wait()  # a signal while the workers are started must find nothing begun: it may lose one of them
+        tick(0)
+        job()
 
     def tick(count: int) -> None:
         if stop.is_set():
@@ -92,9 +97,10 @@ def move(
                 jobs[path].append(job)
             ends = []
             for path, own in jobs.items():
-                waiting = [pool.submit(job) for job in own]
+                waiting = [pool.submit(begun, job) for job in own]
                 ends.append(pool.submit(_finished, handles, path, waiting, partial(finish, path, tick)))
             ends += [pool.submit(one, tick) for one in also]
+            go.set()
             for end in ends:
                 end.result()
             stop.set()
@@ -102,6 +108,7 @@ def move(
                 flushing.result()
         finally:
             stop.set()
+            go.set()
             pool.shutdown(cancel_futures=True)
 
 

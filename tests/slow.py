@@ -1,0 +1,22 @@
+"""The command line on a disk that takes its time, so that it can be caught at its work."""
+
+import os
+import time
+
+from lineage import cli
+from lineage.checkpoint import moving
+
+PAUSE = float(os.environ.get("PAUSE", "0.01"))  # seconds before each piece
+kernel = os.copy_file_range
+
+
+def copy_file_range(*arguments: int) -> int:
+    time.sleep(PAUSE)
+    return kernel(*arguments)
+
+
+moving.PIECE = 1 << 20
+os.copy_file_range = copy_file_range
+
+if __name__ == "__main__":
+    cli.main()
