@@ -111,7 +111,8 @@ def verify(model: str | None, as_json: bool, **options: Any) -> None:
     \b
     Levels
       static     names, shapes and indices fit; the mapping is a bijection
-      bytes      the mapping undone gives the source's tensors bit for bit
+      bytes      the mapping undone gives the source's tensors bit for bit; alone, of a converted directory, every
+                 file against its recorded sha256, offline and without torch (exit 7 if one is damaged)
       reference  transformers holds the file's numbers in memory
       replay     each component, fed the reference's own input, gives its output
       fp64       the results in double precision, free of noise
