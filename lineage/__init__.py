@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from lineage.exporting import export as export
     from lineage.modules.loading import from_pretrained as from_pretrained
     from lineage.parity.ports import verify_module as verify_module
+    from lineage.parity.tracing import trace as trace
     from lineage.parity.verification import verify as verify
 
 _HOMES = {
@@ -27,13 +28,25 @@ _HOMES = {
     "convert": "lineage.conversion",
     "diff": "lineage.design",
     "export": "lineage.exporting",
+    "trace": "lineage.parity.tracing",
     "verify": "lineage.parity.verification",
     "verify_module": "lineage.parity.ports",
     "from_pretrained": "lineage.modules.loading",
     "LineageError": "lineage.errors",
 }
 
-__all__ = ["LineageError", "__version__", "convert", "diff", "export", "from_pretrained", "spec", "verify", "verify_module"]
+__all__ = [
+    "LineageError",
+    "__version__",
+    "convert",
+    "diff",
+    "export",
+    "from_pretrained",
+    "spec",
+    "trace",
+    "verify",
+    "verify_module",
+]
 
 
 def __getattr__(name: str) -> Any:

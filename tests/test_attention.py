@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lineage import components as c
-from lineage.modules.attention import slopes
+from lineage.modules.biases import slopes
 from lineage.modules.context import Context
 from lineage.modules.registry import make
 from lineage.modules.rotary import table

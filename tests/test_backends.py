@@ -1,7 +1,5 @@
 """Every way to attend gives one result: with caches, windows, chunks, soft caps, sinks, biases, padding, two stacks."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import nn
@@ -18,12 +16,11 @@ LENGTH = 20
 
 
 @pytest.fixture(autouse=True)
-def uncompiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """FlexAttention's own formula: the same mask and score functions, in double precision, without a compiler."""
     from torch.nn.attention.flex_attention import flex_attention
 
     monkeypatch.setattr(backends, "_compiled", lambda: flex_attention)
-    yield
 
 
 def made(kind: str) -> Model:

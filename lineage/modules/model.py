@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from lineage import components as c
 from lineage import graph
 from lineage.errors import UsageError
-from lineage.modules import attention, block, embedding, experts, feed_forward, head, latent_attention, norm  # noqa: F401  (each declares what it runs)
+from lineage.modules import attention, biases, block, embedding, experts, feed_forward, head, latent_attention, norm  # noqa: F401  (each declares what it runs)
 from lineage.modules.cache import Cache
 from lineage.modules.context import Context
 from lineage.modules.registry import make, make_or_pass, runs

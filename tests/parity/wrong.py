@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from lineage import components as c
-from lineage.modules.attention import Alibi, Attention, Product, RelativeBias, hotter
+from lineage.modules.attention import Attention, Product, hotter
+from lineage.modules.biases import Alibi, RelativeBias
 from lineage.modules.context import Context
 from lineage.modules.latent_attention import LatentProduct
 from lineage.modules.rotary import turn
