@@ -42,7 +42,7 @@ RULES = (
 )
 COPIES = (
     *(Copy(f"{side}.embed_tokens.weight", of="shared.weight") for side, _, _ in SIDES),
-    Copy("lm_head.weight", of="shared.weight", argument="tied"),
+    Copy("lm_head.weight", of="shared.weight", argument="tied", key="tie_word_embeddings"),
 )
 DROPS = (
     Drop(

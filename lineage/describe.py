@@ -122,7 +122,8 @@ def _from_config(dialect: "Dialect", arguments: Mapping[str, Any], said: Mapping
 
     named = said.get("architectures") or []
     known = [reference for reference in dialect.references if reference.name in named]
-    if dialect.finds and named and not known:
+    heads = {f.name for f in Model.declared} & {find.argument for find in dialect.finds}
+    if heads and named and not known:
         raise ArchitectureError(
             f"{name}: architectures names {config.brief(named)}, and its heads are not described",
             facts=[f"known     {', '.join(dict.fromkeys(reference.name for reference in dialect.references))}"],
@@ -130,6 +131,7 @@ def _from_config(dialect: "Dialect", arguments: Mapping[str, Any], said: Mapping
     parts = (known or dialect.references)[0].parts
     found: dict[str, Any] = {find.argument: find.argument in parts or find.usual for find in dialect.finds}
     found |= (known or dialect.references)[0].decides
+    found |= {copy.argument: False for copy in dialect.copies if copy.argument and said.get(copy.key or "") is False}
     model = config.build(
         dialect.config, catalog.families()[dialect.spec].function, {**dialect.fixed, **arguments, **found}
     )

@@ -123,12 +123,13 @@ class Copy:
     """A second copy of another tensor of the file: present in some files, absent in others.
 
     argument: the spec's flag that says the two are one; a copy that differs turns it off. None: a copy that differs
-    is refused.
+    is refused. key: of the config, which says so where there is no file; with one, the file alone decides.
     """
 
     source: str
     of: str
     argument: str | None = None
+    key: str | None = None
 
 
 @dataclass(frozen=True)
