@@ -10,7 +10,7 @@ import click
 
 import lineage
 from lineage.designs import COMMANDS
-from lineage.terminal import json_option, run, say, say_json, source_options
+from lineage.terminal import Size, json_option, progress_bar, run, say, say_json, source_options
 
 EXIT_CODES = """\b
 Exit codes
@@ -24,7 +24,7 @@ Exit codes
   7    a damaged file: cut, LFS pointer, bad header, checksum
   8    not enough disk, memory or device
   9    tensors do not fit; or the reference did not load truly
-  130  interrupted; a partial output was removed
+  130  interrupted; nothing is half-written, and finished files wait for the same command
 """
 
 
@@ -55,7 +55,22 @@ device_option = click.option("--device", default="cpu", show_default=True, help=
     show_default=True,
     help="Compare with transformers.",
 )
-@click.option("--force", is_flag=True, help="Replace an output that lineage made, once the new one is complete.")
+@click.option("--dtype", default="keep", show_default=True, help="Cast to fp32, bf16 or fp16, rounded to nearest.")
+@click.option(
+    "--max-shard-size",
+    type=Size(),
+    default="keep",
+    show_default=True,
+    help="Of a file: 5GB, 500MB; keep: as the source.",
+)
+@click.option(
+    "--hash/--no-hash", "hashes", default=None, help="Record sha256s of tensors and files (default: if verified)."
+)
+@click.option("--sync/--no-sync", default=True, help="Wait until all lies on the disk, safe from a loss of power.")
+@click.option("--dry-run", is_flag=True, help="Write and fetch nothing: see whether all fits, and what it takes.")
+@click.option(
+    "--force", is_flag=True, help="Replace an output that lineage made, once the new one is complete; begin afresh."
+)
 @click.option("--strict", is_flag=True, help="Refuse config keys that the reference does not know either.")
 @head_option
 @device_option
@@ -66,16 +81,26 @@ def convert(model: str, verify: str, as_json: bool, **options: Any) -> None:
 
     MODEL is a hub id (ORG/NAME or ORG/NAME@REVISION), a directory, a weights file beside its config.json, or a GGUF
     file. The output is a directory with model.safetensors under unified names, lineage.json (the record) and source/
-    (config and tokenizer, untouched). It appears whole or not at all.
+    (config and tokenizer, untouched). It appears whole or not at all. If it is interrupted or the disk fills, the files
+    that are finished wait beside it, and the same command goes on from there.
     """
     from lineage.render import text
 
-    done = lineage.convert(model, verify=verify == "full", **options)
+    with progress_bar() as progress:
+        done = lineage.convert(model, verify=verify == "full", progress=progress, **options)
     if as_json:
         say_json({"schema": "lineage.convert/1", "output": str(done.output), "manifest": done.manifest,
-                  "report": done.report.to_dict() if done.report else None})  # fmt: skip
+                  "preview": done.preview, "report": done.report.to_dict() if done.report else None})  # fmt: skip
     else:
-        verdict = "converted" if not done.report else "verified" if done.report.passed else "NOT EQUAL"
+        verdict = (
+            "nothing was written to"
+            if done.preview
+            else "converted"
+            if not done.report
+            else "verified"
+            if done.report.passed
+            else "NOT EQUAL"
+        )
         say([*text.converted(done), *(done.report.lines() if done.report else []), f"{verdict} {done.output}/"])
     if done.report:
         _judge(done.report)

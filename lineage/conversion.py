@@ -54,17 +54,18 @@ def open_checkpoint(
     allow_pickle: bool = False,
     strict: bool = False,
     drop_head: bool = False,
+    fetch: bool = True,
     before_weights: Callable[[Source], object] = lambda source: None,
 ) -> Checkpoint:
     """Find a model, read its config and headers, and fit it to a spec. Raises any of the project's errors.
 
-    drop_head: take the backbone alone. before_weights: called when the config is understood, and nothing else is
-    fetched yet.
+    drop_head: take the backbone alone. fetch: whether a hub's weights may be fetched, or must be in the cache.
+    before_weights: called when the config is understood, and nothing else is fetched yet.
     """
     source = locate(model, access)
     dialect, reading, model_type = read_config(source.config, strict)
     before_weights(source)
-    source = source.with_weights(allow_pickle)
+    source = source.with_weights(allow_pickle, fetch)
     weights = open_weights(source.directory, allow_pickle, source.file).decoded(reading.storage)
     resolved = resolve(
         dialect, reading.arguments, weights, weights.same, lambda name, value: holds(weights, name, value),
@@ -116,12 +117,16 @@ def _read_keys(path: Path, strict: bool) -> tuple[Dialect, Reading, str]:
 
 @dataclass(frozen=True)
 class Conversion:
-    """What was converted, and what is known of it. report: the parity report, if there was a check."""
+    """What was converted, and what is known of it. report: the parity report, if there was a check.
+
+    preview: of a dry run, the bytes that it would take (`Work.preview`).
+    """
 
     output: Path
     checkpoint: Checkpoint
     manifest: dict[str, Any]
     report: Any = None
+    preview: dict[str, int] | None = None
 
 
 def convert(
@@ -142,6 +147,7 @@ def convert(
     hashes: bool | None = None,
     max_shard_size: int | None = None,
     sync: bool = True,
+    dry_run: bool = False,
     progress: Progress = lambda done, total: None,
 ) -> Conversion:
     """Convert a public checkpoint to a directory of unified names, and compare it with the reference.
@@ -154,7 +160,8 @@ def convert(
     dtype: keep, fp32, bf16 or fp16. hashes: record the sha256 of every tensor and file; by default if there is a
     comparison. max_shard_size: bytes of a file; else files are the source's. sync: wait until all lies on the disk, so
     that the output is whole even after a loss of power. progress: told how many bytes are done, by any thread. Files
-    that an interrupted run has finished are not written again, unless with force.
+    that an interrupted run has finished are not written again, unless with force. dry_run: only see whether all fits,
+    and say what it takes; nothing is written, nor fetched but a config.
     """
     if dtype not in ("keep", *CASTS):
         raise UsageError(f"dtype {dtype[:40]!r} is not known", hint=f"known: keep, {', '.join(CASTS)}")
@@ -171,11 +178,15 @@ def convert(
         return found
 
     checkpoint = open_checkpoint(
-        model, access, allow_pickle=allow_pickle, strict=strict, drop_head=drop_head, before_weights=place
-    )
+        model, access, allow_pickle=allow_pickle, strict=strict, drop_head=drop_head, fetch=not dry_run,
+        before_weights=place,
+    )  # fmt: skip
     source = checkpoint.source
     final = place(source)
     work = Work(checkpoint, options)
+    if dry_run:
+        manifest, figures = work.preview(final)
+        return Conversion(final, checkpoint, manifest, preview=figures)
     journal = None if force else work.journal
     with target.staged(final, lambda: target.check_output(final, source.folder, force), journal, sync) as partial:
         target.check_space(final, work.needed())

@@ -1,12 +1,14 @@
 """What the commands share: options, text or JSON on stdout, complaints, signals, exit codes."""
 
+import contextlib
 import json
 import os
+import re
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from types import FrameType
@@ -55,6 +57,53 @@ def say_json(data: Mapping[str, Any]) -> None:
     say(json.dumps(data, indent=2, ensure_ascii=True).splitlines())
 
 
+class Size(click.ParamType):  # type: ignore[type-arg]  # generic in some versions of click
+    """A number of bytes: 5GB, 500MB; `keep` is None."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | None:
+        found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)(kB|MB|GB|TB)", str(value))
+        count = int(float(found[1]) * 1000 ** (1 + ("kB", "MB", "GB", "TB").index(found[2]))) if found else 0
+        if value == "keep" or isinstance(value, int):
+            return None if value == "keep" else value
+        if not count:
+            self.fail(f"{value!r:.40} is not a size such as 5GB or 500MB, nor keep", param, ctx)
+        return count
+
+
+def quiet() -> bool:
+    """Whether nobody looks on: no terminal, a CI job, or JSON is wanted."""
+    return json_wanted() or "CI" in os.environ or not sys.stderr.isatty()
+
+
+@contextlib.contextmanager
+def progress_bar() -> Iterator[Callable[[int, int], None]]:
+    """Bytes, rate and time left, on stderr while somebody looks on; it is gone when all is done."""
+    from lineage.render.text import bytes_text
+
+    start, shown, silent = time.monotonic(), 0.0, quiet()
+
+    def show(done: int, total: int) -> None:
+        nonlocal shown
+        now = time.monotonic()
+        if silent or now < shown + 0.1 or now < start + 0.3:
+            return
+        shown, rate = now, done / (now - start)
+        left = f", {(total - done) / rate:.0f} s left" if rate else ""
+        filled = "#" * (20 * done // max(total, 1))
+        line = f"[{filled:20}] {bytes_text(done)} of {bytes_text(total)}, {bytes_text(rate)}/s{left}"
+        sys.stderr.write(f"\r{line:70.70}")
+        sys.stderr.flush()
+
+    try:
+        yield show
+    finally:
+        if shown:
+            sys.stderr.write(f"\r{'':70}\r")
+            sys.stderr.flush()
+
+
 def _stopper() -> Callable[[int, FrameType | None], None]:
     """Ends the run by an exception. Signals of haste, two seconds or less apart, do not disturb the clean-up."""
     last = -float("inf")
@@ -81,12 +130,18 @@ def _complain(error: LineageError) -> int:
         return error.exit_code
     from lineage.render.text import plain
 
-    lines = [f"error[{error.code}]: {error.message} (exit {error.exit_code})", *(f"  {fact}" for fact in error.facts)]
+    facts = (*error.facts, *_notes(error))
+    lines = [f"error[{error.code}]: {error.message} (exit {error.exit_code})", *(f"  {fact}" for fact in facts)]
     if error.hint:
         lines.append(f"help: {error.hint}")
     for line in lines:
         click.echo(plain(line, sys.stderr.encoding or "utf-8").replace("\n", "\\n"), err=True)
     return error.exit_code
+
+
+def _notes(error: BaseException) -> list[str]:
+    """What was said of an exception on its way: which finished files wait for another run."""
+    return getattr(error, "__notes__", [])
 
 
 def _outcome(command: click.Command) -> int:
@@ -117,7 +172,7 @@ def run(command: click.Command) -> None:
     stop = _stopper()
     for number in heeded:
         signal.signal(number, stop)
-    if json_wanted() or "CI" in os.environ or not sys.stderr.isatty():
+    if quiet():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     try:
         code = _outcome(command)
@@ -125,6 +180,6 @@ def run(command: click.Command) -> None:
         for number in heeded:
             signal.signal(number, signal.SIG_IGN)  # all is done; impatience shall not change the exit code
         if isinstance(ending.code, int) and ending.code > 128:
-            click.echo("interrupted; nothing was left half-written", err=True)
+            click.echo("; ".join(["interrupted", "nothing was left half-written", *_notes(ending)]), err=True)
         raise
     sys.exit(code)

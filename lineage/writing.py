@@ -101,6 +101,14 @@ class Work:
         (directory / target.CARD).write_bytes(card(directory, manifest).encode("utf-8", "backslashreplace"))
         return manifest
 
+    def preview(self, output: Path) -> tuple[dict[str, Any], dict[str, int]]:
+        """The record that `write` would write, without hashes; and bytes to write, free, and for a comparison in single
+        precision, which double precision doubles."""
+        dropped = [_dropped(drop, self.checkpoint.weights) for drop in self.checkpoint.plan.dropped]
+        manifest = self._manifest(dropped, writer.planned(self.layout, self.checkpoint.weights))
+        free = shutil.disk_usage(output.parent).free
+        return manifest, {"writes": self.needed(), "free": free, "comparison": 8 * manifest["parameters"]}
+
     def _ticker(self, progress: Progress) -> Callable[[int], None]:
         total = writer.work(self.layout, self.checkpoint.weights, self.options.hashes)
         done, lock = 0, threading.Lock()

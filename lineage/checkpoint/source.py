@@ -47,7 +47,7 @@ class Source:
     directory: Path
     revision: str | None = None
     file: Path | None = None
-    fetch_weights: Callable[[bool], None] | None = None
+    fetch_weights: Callable[[bool, bool], None] | None = None
 
     @property
     def config(self) -> Path:
@@ -59,10 +59,10 @@ class Source:
         """Where nothing is written: the folder of the files, or the one file that needs no other."""
         return Path(self.origin) if self.config == self.file else self.directory
 
-    def with_weights(self, allow_pickle: bool = False) -> "Source":
-        """The same source with its weights fetched."""
+    def with_weights(self, allow_pickle: bool = False, fetch: bool = True) -> "Source":
+        """The same source with its weights fetched. fetch: if not, they must be in the cache."""
         if self.fetch_weights:
-            self.fetch_weights(allow_pickle)
+            self.fetch_weights(allow_pickle, fetch)
         return replace(self, fetch_weights=None)
 
     def small_files(self) -> list[Path]:
@@ -134,7 +134,9 @@ def _hub(repo: str, access: Access) -> Source:
         f"hf://{repo}",
         config.parent,
         revision=config.parent.name,
-        fetch_weights=lambda allow_pickle: pinned.fetch(config.parent, allow_pickle),
+        fetch_weights=lambda allow_pickle, fetch: (pinned if fetch else pinned.asleep()).fetch(
+            config.parent, allow_pickle
+        ),
     )
 
 
@@ -169,6 +171,11 @@ class _Repository:
             if error.code == "not_found":
                 raise
             return replace(self, away=error)
+
+    def asleep(self) -> "_Repository":
+        """The same, of which nothing more is fetched."""
+        why = f"the weights of {self.name} are not in the cache, and a dry run fetches nothing but the config"
+        return replace(self, away=SourceError(why, hint="lineage params reads a config alone", code="offline"))
 
     def download(self, file: str) -> Path:
         """One file, as it lies in the cache."""

@@ -143,7 +143,6 @@ def write_weights(
     move(moves, weights, starts, finish, read.jobs() if hashes else (), tick, sync)
     files = {file: journal.finished[file]["sha256"] for file in layout.starts}
     hashed = {name: sha for said in journal.finished.values() for name, sha in said["tensors"].items()}
-    tensors = _entries(layout.places, hashed)
     if len(files) > 1:
         index = {
             "metadata": {"total_size": layout.size},
@@ -154,15 +153,23 @@ def write_weights(
         files[INDEX] = hashlib.sha256(text.encode()).hexdigest()
     stays = [step for steps in layout.steps.values() for step in steps if not read.changed(step)]
     same = {step.sources[0]: hashed[step.targets[0]] for step in stays if hashes}
+    told = planned(layout, weights)
+    sources = _hashed(told.sources, read.tensors | same)
+    return Written(files, _hashed(told.tensors, hashed), sources, read.files, read.parts)
+
+
+def planned(layout: Layout, weights: Weights) -> Written:
+    """What will be written, before it is: nothing is hashed."""
     sources = {name: weights[name] for steps in layout.steps.values() for step in steps for name in step.sources}
-    return Written(files, tensors, _entries(sources, read.tensors | same), read.files, read.parts)
+    return Written(dict.fromkeys(layout.starts), _entries(layout.places), _entries(sources), {}, {})
 
 
-def _entries(tensors: Mapping[str, Entry], found: Mapping[str, str]) -> dict[str, dict[str, object]]:
-    entries: dict[str, dict[str, object]] = {n: {"dtype": t.dtype, "shape": list(t.shape)} for n, t in tensors.items()}
-    for name in entries.keys() & found.keys():
-        entries[name]["sha256"] = found[name]
-    return entries
+def _entries(tensors: Mapping[str, Entry]) -> dict[str, dict[str, object]]:
+    return {name: {"dtype": tensor.dtype, "shape": list(tensor.shape)} for name, tensor in tensors.items()}
+
+
+def _hashed(entries: dict[str, dict[str, object]], found: Mapping[str, str]) -> dict[str, dict[str, object]]:
+    return {name: entry | ({"sha256": found[name]} if name in found else {}) for name, entry in entries.items()}
 
 
 @dataclass(frozen=True)

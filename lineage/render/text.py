@@ -11,6 +11,7 @@ from lineage.components import Component, Model
 from lineage.describe import Described
 from lineage.edits import alike
 from lineage.render import drawing
+from lineage.record import cast_text
 from lineage.words import facts, joined, layers_text, words
 
 if TYPE_CHECKING:
@@ -155,6 +156,12 @@ def converted(done: "Conversion") -> list[str]:
         lines.append(
             f"         dropped for good (not the usual constant): {', '.join(lossy[:4])} ({len(lossy)} in all)"
         )
+    lines += [f"numbers  {cast_text(manifest['cast'])}"] if "cast" in manifest else []
+    if bytes_of := done.preview:
+        told = {name: bytes_text(count) for name, count in bytes_of.items()}
+        single, double = told["comparison"], bytes_text(2 * bytes_of["comparison"])
+        lines.append(f"writes   {told['writes']} in {len(manifest['files'])} files; free {told['free']}")
+        lines.append(f"verify   {single} of memory in single precision, {double} in double")
     return lines + [f"note     {note}" for note in checkpoint.notes]
 
 
