@@ -36,7 +36,7 @@ def _found(what: str, allow_pickle: bool, fetch: bool = False, **access: Any) ->
 @click.command()
 @click.argument("what")
 @click.option("--tensors", is_flag=True, help="List every tensor, with its source where there is one.")
-@_form("text", "json", "mermaid", "svg")
+@_form("text", "json", "mermaid", "svg", "python")
 @html_option
 @source_options
 @json_option
@@ -47,6 +47,7 @@ def show(what: str, tensors: bool, form: str, as_json: bool, html_file: Path | N
     which only the config is fetched unless --tensors asks for more. spec:NAME and hf://NAME say which is meant.
     """
     from lineage.render import drawing, text
+    from lineage.render.python import python
 
     found = _found(what, fetch=tensors, **options)
     if html_file:
@@ -57,7 +58,7 @@ def show(what: str, tensors: bool, form: str, as_json: bool, html_file: Path | N
     if as_json or form == "json":
         say_json(found.to_dict())
     else:
-        forms = {"mermaid": drawing.mermaid, "svg": lambda model: drawing.svg(model).splitlines()}
+        forms = {"mermaid": drawing.mermaid, "python": python, "svg": lambda model: drawing.svg(model).splitlines()}
         say(forms[form](found.model) if form in forms else text.show(found, tensors))
 
 

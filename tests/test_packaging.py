@@ -86,6 +86,11 @@ def test_wheel_holds_one_package(built: Path) -> None:
         "lineage/terminal.py",
         *(f"lineage/{source}" for source in sources),
     } <= set(names)
+    data = {
+        path.relative_to(ROOT) for path in (ROOT / "lineage").rglob("*.*") if path.suffix in (".css", ".html", ".js")
+    }
+    assert len(data) > 3
+    assert {*(path.as_posix() for path in data), "lineage/specs/gallery.json"} <= set(names)
 
 
 def test_wheel_works_away_from_the_checkout(installed: Path) -> None:
@@ -96,7 +101,10 @@ def test_wheel_works_away_from_the_checkout(installed: Path) -> None:
         assert Path(file).is_relative_to(installed)
     assert str(ROOT) not in run_installed(installed, "-c", "import sys; print(*sys.path, sep='\\n')").splitlines()
     assert lineage.__version__ in run_installed(installed, "-m", "lineage", "--version")
-    assert "gpt2" in run_installed(installed, "-m", "lineage", "show", "gpt2")
+    assert "gpt2" in run_installed(installed, "-m", "lineage", "show", "gpt2", "--html", "page.html")
+    assert "<style>" in (installed.parent / "page.html").read_text(encoding="utf-8")
+    code = "from lineage.render.gallery import Gallery; print(len(Gallery().pairs))"
+    assert int(run_installed(installed, "-c", code)) > 3
 
 
 def test_newest_change_is_of_this_version() -> None:

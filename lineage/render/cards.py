@@ -55,9 +55,8 @@ def _frames(items: Iterator[Item], *ends: str) -> Iterator[Markup]:
         if item.kind in ends:
             return
         if item.kind == "group":
-            yield el(
-                "section", el("p", item.told, kind="title"), *_frames(items, "end"), kind="group", aria_label=item.told
-            )
+            head = el("p", item.told, kind="title")
+            yield el("div", head, *_frames(items, "end"), kind="group", role="group", aria_label=item.told)
         elif item.kind == "split":
             yield el("div", el("span", kind="rail"), *_frames(items, "sum"), el("div", "+", kind="sum"), kind="branch")
         elif item.kind == "fork":

@@ -13,6 +13,7 @@ from typing import Any
 
 from lineage import __version__
 from lineage.errors import UsageError
+from lineage.render.text import plain
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 HERE = Path(__file__).parent
@@ -24,19 +25,20 @@ class Markup(str):
 
 
 def escape(value: object) -> Markup:
-    """Text that cannot become markup; markup as it is, lists of both one after the other."""
+    """Text that cannot become markup, nor control anything; markup as it is, lists of both one after the other."""
     if isinstance(value, Markup):
         return value
     if isinstance(value, list | tuple):
         return Markup("".join(map(escape, value)))
-    return Markup(html.escape(str(value), quote=True))
+    text = str(value)
+    return Markup(html.escape(text if text.isprintable() else plain(text), quote=True))
 
 
 def el(tag: str, *within: object, **attributes: object) -> Markup:
     """An element. within: as for `escape`. attributes: `kind` is its class; None and False are left out."""
     named = {"class" if name == "kind" else name.replace("_", "-"): value for name, value in attributes.items()}
     told = "".join(
-        f" {name}" if value is True else f' {name}="{html.escape(str(value), quote=True)}"'
+        f" {name}" if value is True else f' {name}="{escape(str(value))}"'
         for name, value in named.items()
         if value is not None and value is not False
     )
