@@ -14,7 +14,7 @@ order                                          shared layers
 encoder!|blocks\.cross(\.body)?!|embed\.tied   encoder
 .*\bnorm_(input|branch|sum)!                   norm placement
 (embed|blocks(\.\w+)?)!                        (structure)
-(.*\.)?(positions|rotary|position_bias)\b.*    positions
+(.*\.)?(positions|rotary|position_bias|distances)\b.*  positions
 (?!embed|blocks|norm)(\w+).*                   \1
 norm!                                          final norm
 embed\.norm!                                   embedding norm

@@ -126,6 +126,22 @@ def head(part: c.Head, scale: Any = None) -> str:
     return joined(["tied to the tokens" if part.tied else "untied", times, before, *told])
 
 
+SCORED = {"text": "a text", "choice": "a text among others", "tokens": "each token", "span": "each token, as an end",
+          "replaced": "each token, replaced or not"}  # fmt: skip
+READ = {"pooled": "by the pooler", "first": "by the first token", "start": "by the first token that is no padding",
+        "mean": "by the tokens' mean", "each": ""}  # fmt: skip
+
+
+def _scores(part: c.Classifier) -> str:
+    count = f"{part.classes} score{'s' * (part.classes > 1)} of {SCORED[part.task]}"
+    return joined([count, READ[part.reads], *facts(part, "classes", "task", "reads")])
+
+
+def _distances(part: c.Distances) -> str:
+    reach = f"up to {part.reach:,}" if part.reach else ""
+    return joined(["vectors of distances", f"{part.span:,} to a side", reach, *facts(part, "span", "reach")])
+
+
 PHRASES: dict[type, Callable[[Any], str]] = {
     c.LearnedPositions: lambda part: joined(["learned", number(part.reach), _ids(part)]),
     c.Sinusoids: lambda part: joined(
@@ -134,6 +150,8 @@ PHRASES: dict[type, Callable[[Any], str]] = {
     c.RelativeBias: lambda part: (
         f"relative bias, {part.buckets} buckets to {part.distance}, {'both ways' if part.both_ways else 'backwards'}"
     ),
+    c.Distances: _distances,
+    c.Disentangled: lambda part: joined(["content and distance", *facts(part)]),
     c.Alibi: lambda part: "ALiBi" if part.scale == 1 else f"ALiBi × {number(part.scale)}",
     c.Rotary: rotary,
     c.Linear: lambda part: f"stretched × {number(part.factor)}",
@@ -154,7 +172,7 @@ PHRASES: dict[type, Callable[[Any], str]] = {
     ),
     c.Head: head,
     c.Pooler: lambda part: "yes",
-    c.Classifier: lambda part: joined([f"{part.classes} classes", *facts(part, "classes")]),
+    c.Classifier: _scores,
     c.Model: lambda part: f"{len(part.depth)} layers",
 }
 

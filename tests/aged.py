@@ -137,7 +137,7 @@ def pooler(draft: Draft) -> None:
 
 
 def is_encoder(case: Case) -> bool:
-    return "logits" not in case.outputs and "next_sentence" not in case.outputs
+    return not case.outputs.keys() & {"logits", "next_sentence", "scores"}
 
 
 def is_tied(case: Case) -> bool:

@@ -20,7 +20,8 @@ from lineage.errors import ArchitectureError, TensorMismatch, UsageError
 from lineage.parity.tiny import write_tiny
 
 LEVELS = {"static", "bytes", "reference", "replay", "fp64", "fp32", "behaviour", "training", "bf16"}
-KINDS = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra", "albert", "mpnet", "modernbert")
+KINDS = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra", "albert", "mpnet", "modernbert",
+         "deberta-v2")  # fmt: skip
 SCORED = [
     (kind, reference.name, str(reference.decides["task"]))
     for kind in KINDS

@@ -28,7 +28,7 @@ PAIRS = [
     ("gemma", "gemma2"), ("llama", "gemma"), ("gpt2", "gpt_neox"), ("qwen3", "qwen3_moe"), ("gpt2", "gpt2-xl"),
     ("llama", "deepseek_v2"), ("gemma2", "gemma3"), ("transformer", "gpt2"), ("bert", "modernbert"),
     ("llama", "deepseek_v3"), ("t5", "mt5"), ("transformer", "t5"), ("llama", "llama4"), ("mixtral", "gpt_oss"),
-    ("transformer", "llama"),
+    ("transformer", "llama"), ("bert", "deberta-v3-base"), ("bert", "electra-base"),
 ]  # fmt: skip
 
 

@@ -59,6 +59,7 @@ LOGITS = {"logits": "logits"}
 HIDDEN = {"hidden": "last_hidden_state"}
 POOLED = HIDDEN | {"pooled": "pooler_output"}
 BOTH = {"logits": "prediction_logits", "next_sentence": "seq_relationship_logits"}
+SCORES = {"scores": "logits"}
 NO_POOLER = {"add_pooling_layer": False}
 
 
@@ -124,11 +125,13 @@ CASES = (
     bert("encoder", "BertModel", POOLED),
     bert("encoder-without-pooler", "BertModel", HIDDEN, NO_POOLER),
     bert("pretraining", "BertForPreTraining", BOTH),
+    bert("classes", "BertForSequenceClassification", SCORES, num_labels=3),
     bert("next-sentence", "BertForNextSentencePrediction", {"next_sentence": "logits"}),
     roberta("masked", "ForMaskedLM"),
     roberta("relu", "ForMaskedLM", hidden_act="relu", pad_token_id=0, tie_word_embeddings=False),
     roberta("encoder", "Model", POOLED, pad_token_id=3),
     roberta("encoder-without-pooler", "Model", HIDDEN, NO_POOLER, type_vocab_size=2),
+    roberta("classes", "ForSequenceClassification", SCORES, num_labels=5),
     xlm_roberta("masked", "ForMaskedLM", hidden_size=30, num_attention_heads=6),
     xlm_roberta("encoder", "Model", POOLED),
     distilbert("masked", dim=36, n_heads=3),

@@ -14,6 +14,8 @@ WHOLE = "the whole model"  # the path of everything is empty
 LIKELY = (
     ("embed.positions", "position ids, or the table's length"),
     (".act", "the activation: exact or tanh GELU? (config's name against the spec's)"),
+    (".distance_", "the map of distances: is it the tokens' own?"),
+    ("distances", "the vectors of distances: their norm, their buckets"),
     (".product", "the attention product: scale, mask, number of heads, window"),
     ("norm", "the norm: its kind, its eps, its place"),
     ("embed", "the embedding: positions, segments, the norm after them"),
