@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from lineage import components as c
 from lineage import graph
@@ -34,7 +35,8 @@ class Model(nn.Module):
     """A stack of blocks between an embedding and its heads.
 
     spec: the architecture. provenance: where the weights came from, if they were loaded. attention: "sdpa", or "eager"
-    for the product written out as the reference's eager path rounds it.
+    for the product written out as the reference's eager path rounds it, or another of `backends.BACKENDS`.
+    checkpointing: in training, a block's activations are computed again when they are needed (Chen et al. 2016).
     """
 
     def __init__(self, spec: c.Model, width: int = 0) -> None:
@@ -42,7 +44,7 @@ class Model(nn.Module):
         width = spec.embed.stream
         self.spec = spec
         self.provenance: dict[str, Any] = {}
-        self.attention = "sdpa"
+        self.attention, self.checkpointing = "sdpa", False
         self.encoder = Model(spec.encoder) if spec.encoder else None
         self.embed = make(spec.embed, width)
         self.blocks = nn.ModuleList([make(one, width) for one in spec.blocks])
@@ -78,7 +80,7 @@ class Model(nn.Module):
                 raise UsageError("the model has an encoder: decoder_input_ids are missing")
             memory = cache.memory if cache else None
             if memory is None:
-                self.encoder.attention = self.attention
+                self.encoder.attention, self.encoder.checkpointing = self.attention, self.checkpointing
                 source_BSD = self.encoder(input_ids, attention_mask, position_ids, token_type_ids).hidden
                 memory = self.context(input_ids, attention_mask, hidden_BSD=source_BSD)
             input_ids, attention_mask = decoder_input_ids, decoder_attention_mask
@@ -92,7 +94,9 @@ class Model(nn.Module):
         if self.distances is not None:
             context.distances = self.distances(context.places_T, context.whole_S)
         for context.layer, place in enumerate(self.spec.order or range(len(self.blocks))):
-            read_BTD, x_BTD = x_BTD, self.blocks[place](x_BTD, context)
+            read_BTD, one = x_BTD, self.blocks[place]
+            again = self.checkpointing and torch.is_grad_enabled() and cache is None
+            x_BTD = checkpoint(one, x_BTD, context, use_reentrant=False) if again else one(x_BTD, context)
             if context.layer == 0 and self.convolution is not None:
                 x_BTD = self.convolution(read_BTD, x_BTD, context.keep_BS)
         if cache is not None:
