@@ -36,37 +36,34 @@ def schema() -> dict[str, Any]:
     return json.loads((files("lineage") / "schemas" / "model.json").read_text(encoding="utf-8"))
 
 
-def misfits(value: Any, rule: Mapping[str, Any], place: str = "") -> Iterator[str]:
+def misfits(value: Any, rule: Mapping[str, Any]) -> Iterator[str]:
     """What in a value is not as a rule of the schema says. Of JSON Schema it knows what the schema uses."""
     if "$ref" in rule:
         rule = schema()["$defs"][rule["$ref"].rpartition("/")[2]]
     kinds = rule.get("type", ())
     kinds = (kinds,) if isinstance(kinds, str) else kinds
-    named = place or "the record"
     if kinds and not any(
-        isinstance(value, KINDS[kind]) and (type(value) is not bool or kind == "boolean") for kind in kinds
+        isinstance(value, KINDS[kind]) and (kind == "boolean" or type(value) is not bool) for kind in kinds
     ):
-        yield f"{named} is not {' or '.join(kinds)}"
+        yield f" is not {' or '.join(kinds)}"
     elif "const" in rule and value != rule["const"]:
-        yield f"{named} is not {rule['const']}"
-    elif isinstance(value, str) and not re.search(rule.get("pattern", ""), value):
-        yield f"{named} is {json.dumps(value)[:60]}"
+        yield f" is not {rule['const']}"
+    elif isinstance(value, str) and "pattern" in rule and not re.search(rule["pattern"], value):
+        yield f" is {json.dumps(value)[:60]}"
     elif type(value) is int and value < rule.get("minimum", value):
-        yield f"{named} is {value}"
+        yield f" is {value}"
     elif isinstance(value, list) and "items" in rule:
         for i, part in enumerate(value):
-            yield from misfits(part, rule["items"], f"{place}[{i}]")
+            yield from (f"[{i}]{what}" for what in misfits(part, rule["items"]))
     elif isinstance(value, dict):
         known, others = rule.get("properties", {}), rule.get("additionalProperties", True)
-        yield from (f"{place}.{name} is missing" for name in rule.get("required", ()) if name not in value)
+        named = rule.get("propertyNames", {}).get("pattern", "")
+        yield from (f".{name} is missing" for name in rule.get("required", ()) if name not in value)
         for name, part in value.items():
-            inner = f"{place}.{json.dumps(name)[1:-1][:60]}"
-            if name not in known and (
-                others is False or not re.search(rule.get("propertyNames", {}).get("pattern", ""), name)
-            ):
-                yield f"{inner} is not known"
+            if name not in known and (others is False or not re.search(named, name)):
+                yield f".{name[:60]} is not known"
             elif name in known or isinstance(others, dict):
-                yield from misfits(part, known.get(name, others), inner)
+                yield from (f".{name[:60]}{what}" for what in misfits(part, known.get(name, others)))
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
@@ -79,7 +76,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
         raise FileDamaged(f"{directory / MANIFEST}: schema is not {SCHEMA}", hint="was it written by another version?")
     if problem := next(misfits(manifest, schema()), None):
-        raise FileDamaged(f"{directory / MANIFEST}: {problem}", hint="was it edited? convert again")
+        raise FileDamaged(f"{directory / MANIFEST}: the record{problem}", hint="was it edited? convert again")
     return manifest
 
 
