@@ -11,7 +11,6 @@ from lineage.components import Component, Model
 from lineage.describe import Described
 from lineage.edits import alike
 from lineage.render import drawing
-from lineage.record import cast_text
 from lineage.words import facts, joined, layers_text, words
 
 if TYPE_CHECKING:
@@ -138,6 +137,8 @@ def _tensors(found: Described) -> list[str]:
 
 def converted(done: "Conversion") -> list[str]:
     """What a conversion did, before its report."""
+    from lineage.record import cast_text  # with it comes numpy, which most commands do without
+
     checkpoint, manifest = done.checkpoint, done.manifest
     plan, source = checkpoint.plan, manifest["source"]
     at = f"@{source['revision'][:7]}" if source["revision"] else ""
