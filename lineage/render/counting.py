@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lineage import count
-from lineage.components import Model
+from lineage.components import Bidirectional, Model
 from lineage.render.text import bytes_text, wrapped
 from lineage.words import joined
 
@@ -17,6 +17,7 @@ def report(name: str, model: Model, by: str, seq: int, batch: int, kind: str, to
         "bytes": count.kept(model, seq, batch, kind),
         "ungrouped": count.kept(model, seq, batch, kind, whole=True),
     }
+    share = count.MASKED if isinstance(model.blocks[0].attention.body.mask, Bidirectional) else 1.0  # type: ignore[union-attr]
     return {
         "schema": "lineage.params/1",
         "name": name,
@@ -26,7 +27,7 @@ def report(name: str, model: Model, by: str, seq: int, batch: int, kind: str, to
         "symbols": symbols,
         "weights": {dtype: int(size * figures["parameters"]) for dtype, size in count.BYTES.items()},
         "kept": {"tokens": seq, "batch": batch, "dtype": kind, **kept, "flops": count.flops(model, seq)},
-        "training": {"tokens": tokens, "flops": 6 * figures["active"] * tokens} if tokens else None,
+        "training": {"tokens": tokens, "flops": 6 * figures["active"] * tokens, "learned": share} if tokens else None,
     }
 
 
@@ -51,5 +52,6 @@ def text(told: Mapping[str, Any]) -> list[str]:
         "work": f"{told['flops']:,} operations a token; at token {kept['tokens']:,}: {kept['flops']:,}",
     }
     if training := told["training"]:
-        facts["training"] = f"{training['flops']:.3g} operations (6 · N · D) for {training['tokens']:.3g} tokens"
+        few = f"; learns from 1 token in {1 / training['learned']:.1f}" if training["learned"] < 1 else ""
+        facts["training"] = f"{training['flops']:.3g} operations (6 · N · D) for {training['tokens']:.3g} tokens{few}"
     return [*lines, "", *(line for name, text in facts.items() for line in wrapped(name, text, 10))]

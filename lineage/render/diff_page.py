@@ -68,7 +68,7 @@ def _ratios(names: list[Markup], pairs: Mapping[str, tuple[int, int]]) -> Markup
         (name, f"{one:,}", f"{two:,}", f"× {two / one:,.3g}" if one and two else "gone" if one else "new")
         for name, (one, two) in pairs.items()
     ]
-    return numbers(("", *names, ""), rows)
+    return numbers(("", *names, "ratio"), rows)
 
 
 def _shares(diff: Diff) -> list[dict[str, Any]]:

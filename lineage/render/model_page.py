@@ -87,7 +87,7 @@ def _shares(report: Mapping[str, Any]) -> Markup:
 def _cache(kept: list[tuple[int, int, int]]) -> Markup:
     shared = kept[0][1] != kept[0][2]
     rows = [(f"{seq:,} tokens", f"{n:,} bytes", bytes_text(n), *[bytes_text(whole)] * shared) for seq, n, whole in kept]
-    return numbers(("", "", "", *["with a key for each query"] * shared), rows)
+    return numbers(("", "exactly", "about", *["with a key for each query"] * shared), rows)
 
 
 def _decisions(chosen: Mapping[str, str | None]) -> Markup:
