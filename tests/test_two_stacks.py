@@ -197,7 +197,7 @@ def dead_bias(old: Old) -> None:
     name = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
     old.tensors[name] = torch.ones(12, 3)
     for key in ("scale_decoder_outputs", "dense_act_fn", "is_gated_act"):
-        del old.config[key]
+        old.config.pop(key, None)
 
 
 def own_head(old: Old) -> None:
@@ -218,6 +218,9 @@ AGES: dict[str, tuple[str, tuple[Callable[[Old], None], ...], bool, int]] = {
     "m2m_100, a base with copies": ("m2m_100", (copies, bare), True, 3),
     "t5 with old keys": ("t5", (copies, dead_bias), True, 3),
     "t5 with its own head": ("t5 1.1", (own_head,), False, 0),
+    "mt5 with its own head": ("mt5", (own_head,), True, 0),
+    "pegasus, pickled with copies": ("pegasus", (copies, years), True, 3),
+    "switch, copies": ("switch", (copies,), False, 3),
 }
 
 
