@@ -70,7 +70,7 @@ def source(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def converted(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("out") / "annalog-lineage"
-    lineage.convert(str(source), output, verify=False, allow_pickle=True)
+    lineage.convert(str(source), output, verify=False, hashes=True, allow_pickle=True)
     return output
 
 

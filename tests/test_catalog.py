@@ -44,7 +44,7 @@ def a_converter(model_type: str, **changes: Any) -> ModuleType:
 
 
 def forget() -> None:
-    for cached in (catalog.families, catalog.dialects, catalog.published):
+    for cached in (catalog.families, catalog.dialects, catalog.published, catalog.named):
         cached.cache_clear()
 
 

@@ -29,7 +29,7 @@ def converted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Each example's model, converted; the comparison is a test of its own."""
     root = tmp_path_factory.mktemp("trained")
     for name in NAMES:
-        lineage.convert(str(EXAMPLES / name / "model"), root / name, verify=False)
+        lineage.convert(str(EXAMPLES / name / "model"), root / name, verify=False, hashes=True)
     return {name: root / name for name in NAMES}
 
 
