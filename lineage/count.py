@@ -18,6 +18,8 @@ TABLES = (c.Embed, c.LearnedPositions, c.Segments, c.RelativeBias, c.Distances) 
 LETTERS = {"vocab": "V", "length": "T", "count": "S", "experts": "E", "FeedForward.width": "f", "Experts.width": "f",
            "query_latent": "a", "latent": "c", "Projection.width": "p"}  # fmt: skip
 """Of sizes in formulas; d is the stream's width, q and k those of all queries and of all keys."""
+MASKED = 0.15
+"""The share of tokens that a masked model is asked for, and so learns from (Devlin et al. 2018, §3.1)."""
 SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 

@@ -49,4 +49,5 @@ PUBLISHED = {
     "gpt2-large": {"width": 1280, "layers": 36, "heads": 20},
     "gpt2-xl": {"width": 1600, "layers": 48, "heads": 25},
     "distilgpt2": {"layers": 6},
+    "gpt3": {"width": 12288, "layers": 96, "heads": 96, "context": 2048},  # dense: which layers were not, nobody told
 }
