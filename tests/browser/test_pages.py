@@ -206,3 +206,19 @@ def test_every_combination_is_there(browser: Browser, pages: Path) -> None:
     for _, options in data["order"]:
         many *= options
     assert len(rows) == many
+
+
+def test_a_bad_page_is_seen(browser: Browser, tmp_path: Path) -> None:
+    """Each check of `test_page_holds_together` has something to find here."""
+    page = tmp_path / "bad.html"
+    page.write_text(
+        '<!doctype html><html><title>bad</title><body><img src="other.png"><script>console.error("oh")</script>'
+        '<p class="card" style="width: 3000px">wide</p><p class="card" style="margin-top: -2em">over it</p>'
+        '<p style="width: 2em; white-space: nowrap; overflow: hidden">what is cut off</p>'
+    )
+    browser.open(page)
+    for fault in (WIDER, OVERLAPPING, CUT):
+        assert browser.run(ALL + fault), fault
+    assert {told.split(":")[0] for told in browser.violations()} >= {"html-has-lang", "image-alt"}
+    assert any("oh" in told for told in browser.complaints())
+    assert browser.requests() == [page.as_uri(), (tmp_path / "other.png").as_uri()]
