@@ -18,7 +18,7 @@ from lineage.config import Reading
 from lineage.errors import ArchitectureError, FileDamaged, TensorMismatch, UsageError
 from lineage.plan import Plan, Resolved, make_plan, resolve, unproved
 from lineage.rules import Dialect
-from lineage.writing import Options, Progress, Work, dump, holds
+from lineage.writing import Options, Progress, Work, dump, holds, reading
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,10 @@ def convert(
         manifest, figures = work.preview(final)
         return Conversion(final, checkpoint, manifest, preview=figures)
     journal = None if force else work.journal
-    with target.staged(final, lambda: target.check_output(final, source.folder, force), journal, sync) as partial:
+    with (
+        target.staged(final, lambda: target.check_output(final, source.folder, force), journal, sync) as partial,
+        reading(source.directory),
+    ):
         target.check_space(final, work.needed())
         done = Conversion(final, checkpoint, work.write(partial, progress))
         if verify:

@@ -1,10 +1,12 @@
 """What a conversion writes: the weights, the source's small files, the record, a card."""
 
+import contextlib
 import json
+import os
 import platform
 import shutil
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
@@ -84,8 +86,8 @@ class Work:
         _check_copies(checkpoint)
         dropped = [_dropped(drop, checkpoint.weights) for drop in checkpoint.plan.dropped]
         (directory / SOURCE).mkdir()
-        keep(directory / SOURCE, checkpoint.weights)
         small, keys = checkpoint.source.small_files(), checkpoint.source.config
+        keep(directory / SOURCE, checkpoint.weights)
         if keys.suffix == SUFFIX:
             (directory / SOURCE / keys.name).write_bytes(read_gguf(keys).without_tensors())
         elif keys not in small:
@@ -133,7 +135,11 @@ class Work:
                 "origin": source.origin if source.revision else (source.file or source.directory.resolve()).name,
                 "revision": source.revision,
                 "model_type": checkpoint.model_type,
-                "files": small | {path.name: _file(path, written.weights) for path in weights.files},
+                "files": small
+                | {
+                    path.name: {"size": weights.stamps[path][1]} | _hash(written.weights.get(path.name))
+                    for path in weights.files
+                },
                 "weights": [path.name for path in weights.files],
                 "tensors": written.sources,
                 "encoded": weights.encodings(written.parts),
@@ -152,8 +158,20 @@ class Work:
         }
 
 
-def _file(path: Path, known: Mapping[str, str]) -> dict[str, Any]:
-    return {"size": path.stat().st_size} | ({"sha256": known[path.name]} if path.name in known else {})
+def _hash(known: str | None) -> dict[str, Any]:
+    return {"sha256": known} if known else {}
+
+
+@contextlib.contextmanager
+def reading(source: Path) -> Iterator[None]:
+    """Raises FileDamaged where it is the source that cannot be read, and not the output that cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        path = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else None
+        if path and error.filename2 is None and source in (path, path.parent):
+            raise FileDamaged(f"{path.name}: cannot be read ({error.strerror})") from error
+        raise
 
 
 def dump(data: Mapping[str, Any]) -> bytes:

@@ -115,7 +115,7 @@ def _start(entry: Entry) -> int:
 
 def work(layout: Layout, weights: Weights, hashes: bool) -> int:
     """Bytes to write and to hash, for a progress bar."""
-    return layout.size * (1 + hashes) + hashes * sum(path.stat().st_size for path in weights.files)
+    return layout.size * (1 + hashes) + hashes * sum(size for _, size, _ in weights.stamps.values())
 
 
 def write_weights(
