@@ -142,10 +142,7 @@ def _above(name: str) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Resolved:
-    """What config and checkpoint together say. notes: for the reader of the report. place: where the config stands.
-
-    bare: whether heads are dropped.
-    """
+    """What config and checkpoint together say. notes: for the report. place: of the config. bare: without heads."""
 
     arguments: dict[str, Any]
     base: str
