@@ -137,7 +137,7 @@ class Gallery:
             el("div", [_door(*door) for door in DOORS], kind="doors"),
             *(el("h2", "Classic comparisons"), terms(_pair(*pair) for pair in self.pairs)),
             *(el("h2", "Often told wrong"), terms(((f"“{said}”", right) for said, right in told), "wrong")),
-            *(el("h2", f"Who decided what: {len(decided)} families"), _matrix(decided)),
+            *(el("h2", f"Who decided what: {len(decided)} families"), el("p", BOLD, kind="dim"), _matrix(decided)),
         ]
         data = {"schema": "lineage.gallery/1", "decisions": decided, "corrections": told}
         return page("What changed since 2017", escape(body), data, COMMAND, PAGES)
@@ -156,6 +156,7 @@ LEDE = (
     "Every model here is one value, from which its modules run and its checkpoints are converted. These pages are made "
     "from it too: no number on them was typed."
 )
+BOLD = "In bold: not as in 2017. A family stands here by the model of its name; other sizes may have decided otherwise."
 DOORS = (
     ("configurator.html", "Configurator", "Turn the block of 2017 into today's, one decision at a time."),
     ("tree.html", "Family tree", "Which family came from which, and what changed on the way."),
