@@ -2,11 +2,13 @@
 
 import numpy as np
 
+from lineage.checkpoint.safetensors import BITS
 from lineage.constants import NUMPY, stored
 from lineage.operations import Array
 
 CASTS = {"fp32": "F32", "bf16": "BF16", "fp16": "F16"}
 """What a user calls a type -> safetensors' name of it."""
+BLOCK = 1 << 16  # numbers that are cast at a time, within the processor's cache
 EXACT = {("F16", "F32"), ("BF16", "F32")}
 
 
@@ -23,6 +25,14 @@ def cast(raw: Array, old: str, new: str) -> Array:
     """
     if old == new:
         return raw
+    flat = np.ascontiguousarray(raw).reshape(-1)
+    made = np.empty(flat.shape, f"<u{BITS[new] // 8}")
+    for at in range(0, len(flat), BLOCK):
+        made[at : at + BLOCK] = _cast(flat[at : at + BLOCK], old, new)
+    return made.reshape(raw.shape)
+
+
+def _cast(raw: Array, old: str, new: str) -> Array:
     values = (raw.astype("<u4") << 16).view("<f4") if old == "BF16" else raw.view(NUMPY[old])
     with np.errstate(invalid="ignore", over="ignore"):
         made = stored(values.astype("<f4", copy=False), new)
@@ -30,6 +40,5 @@ def cast(raw: Array, old: str, new: str) -> Array:
     infinity, sign = {"BF16": (0x7F80, 0x8000), "F16": (0x7C00, 0x8000), "F32": (0x7F800000, 0x80000000)}[new]
     lost = ((made & (sign - 1)) == infinity) & np.isfinite(values)
     if lost.any():
-        count, largest = np.count_nonzero(lost), np.abs(values[lost]).max()
-        raise ValueError(f"{count:,} numbers are beyond what {new} holds, up to {largest:.3g}")
+        raise ValueError(f"{np.abs(values[lost]).max():.6g} is beyond what {new} holds")
     return made
