@@ -81,9 +81,7 @@ def speeds(kind: str, directory: Path, asked: argparse.Namespace) -> list[dict[s
             ids, room = torch.randint(5, config.vocab_size, (1, 64), generator=draw), 64 + steps * (asked.rounds + 1)
             going = {side: one.prefill(ids, room)[1] for side, one in found.items()}
             bound = read_rate() / active_bytes(found["lineage"].model)
-            calls = {
-                side: partial(several, step, ids[:, -1:], steps) for side, step in going.items()
-            }
+            calls = {side: partial(several, step, ids[:, -1:], steps) for side, step in going.items()}
             for row in measured(kind, "decode", threads, calls, asked.rounds, steps):
                 rows.append(row | {"share": row["tokens_s"] / bound})
         if "growth" in asked.cases:

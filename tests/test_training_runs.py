@@ -1,6 +1,9 @@
 """Training: a run follows the reference's, block by block recomputed or not, in single and in mixed precision."""
 
+import subprocess
+import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -107,3 +110,15 @@ def test_mixed_precision_learns_as_well(kind: str, tmp_path: Path) -> None:
     assert max(abs(a - b) for a, b in zip(full, mixed, strict=True)) < 0.05
     assert full != mixed, "nothing was rounded"
     assert all(parameter.dtype == torch.float32 for parameter in models[1].parameters())
+
+
+def test_the_example_of_norm_placement_runs_and_draws(tmp_path: Path) -> None:
+    script = Path(__file__).parents[1] / "examples" / "norm_placement" / "train.py"
+    said = []
+    for name in ("a.svg", "b.svg"):
+        command = [sys.executable, script, "--steps", "3", "--layers", "2", "--output", tmp_path / name]
+        said.append(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[:2])
+    assert said[0] == said[1]
+    lines = ElementTree.parse(tmp_path / "a.svg").iter("{http://www.w3.org/2000/svg}polyline")
+    assert [len(line.attrib["points"].split()) for line in lines] == [3, 3]
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
