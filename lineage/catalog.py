@@ -123,7 +123,7 @@ def _texts(module: ModuleType | None) -> dict[str, str]:
 @cache
 def named() -> Mapping[str, tuple[Family, Mapping[str, Any]]]:
     """Every published size, and every family as its defaults make it where no size has its name."""
-    return {name: (family, {}) for name, family in families().items()} | published()
+    return {**{name: (family, {}) for name, family in families().items()}, **published()}
 
 
 def spec(name: str, **arguments: Any) -> Model:

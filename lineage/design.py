@@ -12,7 +12,7 @@ from typing import Any
 from lineage import count
 from lineage.aspects import aspect_of, aspects
 from lineage.components import Bidirectional, Model
-from lineage.edits import Edit, applied, between, lay_open
+from lineage.edits import ROOT, Edit, applied, between, lay_open
 from lineage.words import joined, number
 
 ORDER = ("encoder", "mask", "embedding scale", "norm placement", "embedding norm", "final norm", "norm", "segments",
@@ -150,9 +150,7 @@ def _absent(name: str, model: Model) -> str:
     """The words for an aspect that a design has nothing of."""
     if name == "encoder":
         return ALONE[isinstance(model.blocks[0].attention.body.mask, Bidirectional)]  # type: ignore[union-attr]
-    return {"branches": "one after the other", "score scale": "1/√head width", "rounding": "rounding as usual"}.get(
-        name, "none"
-    )
+    return {"branches": "one after the other", "score scale": ROOT, "rounding": "rounding as usual"}.get(name, "none")
 
 
 def _rank(row: Row) -> tuple[bool, int]:

@@ -18,7 +18,7 @@ from lineage.errors import ArchitectureError, FileDamaged, UsageError
 Path = tuple[str | tuple[int, ...], ...]
 """Field names from the root; after a tuple's name the indices that are meant, or "*" for all."""
 PHASES = ("length", "kind", "moved", "changed")
-ROOT, SHARE, WIDE = "1/√head_width", "1/head_width", "1/√width"  # scales; the first is the one that None means
+ROOT, SHARE, WIDE = "1/√head width", "1/head width", "1/√width"  # scales; the first is the one that None means
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def _folded(tree: Any) -> Any:
 def relative(body: dict[str, Any], fold: bool) -> dict[str, Any]:
     """A component's fields with those written relative to others that follow from them, or (fold false) back.
 
-    As many keys as heads: "heads". Channels that turn: their share of the head's. A scale: "1/√head_width", "√width".
+    As many keys as heads: "heads". Channels that turn: their share of the head's. A scale: "1/√head width", "√width".
     One block run again and again: how often.
     """
     across, width, turned, order = (body.get(name) for name in ("head_width", "width", "rotary", "order"))

@@ -30,7 +30,7 @@ def number(value: Any) -> str:
         return f"{value:,.0f}" if value == int(value) and 1 < abs(value) < 1e12 else f"{value:,.6g}"
     if isinstance(value, tuple | list | dict):
         return str(value["component"]) if isinstance(value, dict) else f"{len(value)} values"
-    return f"{value:,}" if isinstance(value, int) else str(value).replace("_", " ")
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def joined(parts: Iterable[str]) -> str:
