@@ -1,6 +1,6 @@
 """Pre-norm and post-norm of one size, trained without warm-up: the difference that a norm's place makes.
 
-    .venv/bin/python examples/norm_placement/train.py [--steps 150] [--layers 12] [--output losses.svg]
+    .venv/bin/python examples/norm_placement/train.py [--steps 300] [--layers 12] [--output losses.svg]
 
 Both are specs of the tool: `gpt2` has its norms before each branch, `gpt` after each sum (Radford et al. 2018, 2019);
 all else is the same, the random weights too. The text is this project's licence, a letter a token. Without warm-up the
@@ -85,7 +85,7 @@ def drawn(losses: dict[str, list[float]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--output", type=Path, default=HERE / "losses.svg")
     asked = parser.parse_args()
