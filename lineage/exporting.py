@@ -104,7 +104,7 @@ def export(
     manifest = read_manifest(place)
     lacking = [name for name, entry in manifest["source"]["files"].items() if "sha256" not in entry]
     if check and lacking:
-        raise UsageError(f"the record has no sha256 of {', '.join(lacking[:5])}", hint="convert again, with hashes")
+        raise UsageError(f"the record has no sha256 of {', '.join(lacking[:5])}", hint="convert again, with --hash")
     if family:
         from lineage.respelled import respelled
 

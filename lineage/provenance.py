@@ -141,7 +141,7 @@ def _materials(manifest: Record) -> Iterator[dict[str, Any]]:
 
 def _hashed(manifest: Record) -> dict[str, str]:
     if lacking := [name for name, said in manifest["files"].items() if not said]:
-        raise UsageError(f"the record has no sha256 of {', '.join(lacking[:5])}", hint="convert again, with hashes")
+        raise UsageError(f"the record has no sha256 of {', '.join(lacking[:5])}", hint="convert again, with --hash")
     return dict(manifest["files"])
 
 

