@@ -23,6 +23,10 @@ def late(model: Any) -> bool:
     return model.head is not None and bool(model.head.late)
 
 
+def early(model: Any) -> bool:
+    return not late(model)
+
+
 def apart(model: Any) -> bool:
     """Whether distances have maps of their own, so that those of tokens run once a call."""
     found = model.blocks[0].attention.body.disentangled
@@ -63,9 +67,8 @@ HUGGINGFACE = Dialect(
         Rule("{base}encoder.conv.LayerNorm.{p}", "convolution.norm.{p}"),
         *(Rule(f"{LATE}{x}.{{p}}", f"head.{y}.{{p}}", where=late) for x, y in HEAD.items()),
         Rule(LATE + "bias", "head.bias", where=late),
-        *(Rule(f"{EARLY}transform.{x}.{{p}}", f"head.{y}.{{p}}") for x, y in HEAD.items()),
-        Rule(EARLY + "decoder.weight", "head.weight"),
-        Rule(EARLY + "bias", "head.bias"),
+        *(Rule(f"{EARLY}transform.{x}.{{p}}", f"head.{y}.{{p}}", where=early) for x, y in HEAD.items()),
+        *(Rule(EARLY + x, f"head.{y}", where=early) for x, y in (("decoder.weight", "weight"), ("bias", "bias"))),
         *(*RULES, *plain(tokens="classifier", span="qa_outputs")),
     ),
     copies=(
@@ -75,10 +78,7 @@ HUGGINGFACE = Dialect(
     drops=(
         POSITION_IDS,
         Drop(EMBED + "position_embeddings.weight", "places of tokens, which the config turns off", None),
-        *(
-            Drop(f"mask_predictions.{x}.{{p}}", "tells replaced tokens: no class of the reference has it", None)
-            for x in ("dense", "LayerNorm", "classifier")
-        ),
+        *(Drop(f"mask_predictions.{x}.{{p}}", "no class computes it", None) for x in (*HEAD, "classifier")),
     ),
     taps=(
         *(tap for tap in TAPS[:-1] if not tap.target.endswith("product")),
@@ -90,7 +90,7 @@ HUGGINGFACE = Dialect(
     references=(
         *(
             Reference("DebertaV2ForMaskedLM", ("head",), {"logits": "logits"}, where=where, settings={"legacy": legacy})
-            for legacy, where in ((True, lambda model: not late(model)), (False, late))
+            for legacy, where in ((True, early), (False, late))
         ),
         *(task("DebertaV2", name, "pooler.") for name in ("text", "choice")),
         *(task("DebertaV2", "tokens", "classifier."), task("DebertaV2", "span", "qa_outputs.")),
