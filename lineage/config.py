@@ -87,7 +87,8 @@ def read(
             hint="an option that is not described is refused rather than ignored; see docs/add-a-family.md",
             context={"problems": problems},
         )
-    return Reading(arguments, unknown, storage, tuple(config.get("architectures") or ()))
+    named = config.get("architectures")
+    return Reading(arguments, unknown, storage, tuple(named) if isinstance(named, list) else ())
 
 
 def write(entries: Iterable[Entry], arguments: Mapping[str, Any]) -> dict[str, Any]:
