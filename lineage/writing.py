@@ -61,7 +61,7 @@ class Work:
     @cached_property
     def journal(self) -> Journal:
         """The journal of this conversion: of another source, plan or form it would have another key."""
-        stamps = sorted((str(path), stamp) for path, stamp in self.checkpoint.weights.stamps.items())
+        stamps = sorted((str(path.resolve()), stamp) for path, stamp in self.checkpoint.weights.stamps.items())
         starts = {name: start.hex() for name, start in self.layout.starts.items()}
         return Journal(lineage.__version__, stamps, starts, self.checkpoint.plan.to_json(), self.options.hashes)
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import lineage
+import lineage.checkpoint.pickles
 from lineage.checkpoint import moving, target
 from lineage.errors import FileDamaged
 from tests import handmade
@@ -348,3 +349,17 @@ def test_stopped_and_gone_on(number: int, source: Path, whole: Tree, box: Path) 
 def heeding() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
+
+
+def test_an_old_pickle_that_does_not_fit_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    source = handmade.write(tmp_path / "source")
+    (source / "model.safetensors").unlink()
+    state = {name: torch.from_numpy(array.copy()) for name, array in handmade.tensors().items()}
+    for new in (True, False):
+        torch.save(state, source / "pytorch_model.bin", _use_new_zipfile_serialization=new)
+        monkeypatch.setattr(lineage.checkpoint.pickles, "available_memory", lambda: 1000.0)
+        outcome = main(*arguments(source, tmp_path, "--allow-pickle", "--force"))
+        assert outcome.code == (0 if new else 8), outcome.text
+    assert "pytorch_model.bin: an old pickle of" in outcome.err

@@ -1,5 +1,6 @@
 """Files as strangers left them: only regular ones are opened, and JSON is read strictly."""
 
+import contextlib
 import errno
 import json
 import os
@@ -20,6 +21,14 @@ def open_regular(path: Path) -> BinaryIO:
         os.close(handle)
         raise FileDamaged(f"{path.name}: not a regular file")
     return open(handle, "rb")
+
+
+def available_memory() -> float:
+    """Bytes of memory that are free to use; unlimited where the system does not tell."""
+    with contextlib.suppress(OSError, StopIteration):
+        line = next(line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemAvailable"))
+        return int(line.split()[1]) * 1024.0
+    return float("inf")
 
 
 def parse_json(raw: bytes, parse_constant: Callable[[str], Any] | None = None) -> Any:

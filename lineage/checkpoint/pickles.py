@@ -10,8 +10,8 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lineage.checkpoint.files import open_regular
-from lineage.errors import FileDamaged
+from lineage.checkpoint.files import available_memory, open_regular
+from lineage.errors import FileDamaged, ResourceError
 
 if TYPE_CHECKING:
     import torch
@@ -24,16 +24,23 @@ DTYPES = {
 
 
 def read_pickle(path: Path) -> "dict[str, torch.Tensor]":
-    """The tensors of one file, memory-mapped where its form allows. Raises FileDamaged; never runs its code."""
+    """The tensors of one file, memory-mapped where its form allows. Raises FileDamaged, or ResourceError if it
+    must be read whole and memory is short; never runs its code.
+    """
     import torch
 
     try:
         zipped = _check_archive(path)
+        if not zipped and path.stat().st_size > available_memory():  # the older form is not mapped, but read whole
+            raise ResourceError(
+                f"{path.name}: an old pickle of {path.stat().st_size:,} bytes, which must be in memory as a whole",
+                facts=[f"free   {available_memory():,.0f} bytes"], hint="its author's safetensors need none",
+            )  # fmt: skip
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of old storage classes
             logging.getLogger("torch").setLevel(logging.ERROR)
             found = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped or None)
-    except FileDamaged:
+    except (FileDamaged, ResourceError):
         raise
     except OSError as error:
         raise FileDamaged(f"{path.name}: cannot be read ({error.strerror})") from error

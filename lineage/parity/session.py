@@ -3,7 +3,6 @@
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 
 from lineage import components as c
 from lineage import graph
+from lineage.checkpoint.files import available_memory
 from lineage.config import Island, brief
 from lineage.modules.model import Model
 from lineage.parity import reference
@@ -170,14 +170,6 @@ def _apart(value: Any, other: Any) -> Any:
     """Of two objects what this one alone says; of anything else all."""
     both = isinstance(value, dict) and isinstance(other, dict)
     return {k: v for k, v in value.items() if k not in other or other[k] != v} if both else value
-
-
-def available_memory() -> float:
-    """Bytes of memory that are free to use; unlimited where the system does not tell."""
-    with contextlib.suppress(OSError, StopIteration):
-        line = next(line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemAvailable"))
-        return int(line.split()[1]) * 1024.0
-    return float("inf")
 
 
 @contextlib.contextmanager
