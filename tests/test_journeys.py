@@ -117,7 +117,7 @@ def test_a_model_of_the_hub(convert: Convert, hub: Hub, tmp_path: Path) -> None:
     record = manifest(out)["source"]
     assert (record["origin"], record["revision"]) == ("hf://org/model", NEW)
     assert record["files"].keys() == TRAVELS.keys() | {"model.safetensors"}
-    assert "base_model: org/model" in (out / "README.md").read_text()
+    assert 'base_model: "org/model"' in (out / "README.md").read_text()
     assert sorted(path.name for path in (tmp_path / "work").iterdir()) == ["model-lineage"]
 
     fetched = hub.files()
