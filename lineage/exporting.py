@@ -146,13 +146,8 @@ def _done(
 def _foreign(there: Path, made: Mapping[str, str]) -> Iterator[str]:
     """The files of a directory that are not the ones that this export writes; content counts once it is known."""
     for path in there.rglob("*"):
-        name = path.relative_to(there).as_posix()
-        if (
-            path.is_symlink()
-            or not path.is_file()
-            or name not in made
-            or (made[name] and digest_of(read(path)) != made[name])
-        ):
+        name, plain = path.relative_to(there).as_posix(), path.is_file() and not path.is_symlink()
+        if not plain or name not in made or (made[name] and digest_of(read(path)) != made[name]):
             yield name
 
 

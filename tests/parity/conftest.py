@@ -40,7 +40,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Made:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(tinies, "spread", spread_faintly if faint else SPREAD)
                 source = tinies.write_tiny(kind, root / f"{name} source", **options)
-            lineage.convert(str(source), root / name, verify=False)
+            lineage.convert(str(source), root / name, verify=False, hashes=True)
         return root / name
 
     return made
@@ -50,4 +50,4 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Made:
 def addition(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The example, converted."""
     source = Path(__file__).parents[2] / "examples" / "addition" / "model"
-    return lineage.convert(str(source), tmp_path_factory.mktemp("addition") / "out", verify=False).output
+    return lineage.convert(str(source), tmp_path_factory.mktemp("addition") / "out", verify=False, hashes=True).output
