@@ -26,7 +26,7 @@ NAMES = {
     "reads": READS,
 }  # a field of names -> those it may have
 SAMPLES: dict[Any, Any] = {int: 2, float: 0.5, bool: True, tuple[int, ...]: (0, 0)}
-FITTING = {"buckets": 8, "distance": 20, "keep": 1, "offset": 3, "kernel": 3}  # numbers that go together and do something
+FITTING = {"buckets": 8, "distance": 20, "keep": 1, "offset": 3, "kernel": 3}  # go together, and do something
 FURTHER = {"jitter": 1.2}  # how much further than usual a number must move before any token is judged otherwise
 FACTORS = (2, 3)
 
