@@ -22,7 +22,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 GIGA = 1e9
-print = partial(print, flush=True)  # noqa: A001  (a table grows for an hour)
+print = partial(print, flush=True)
 COPY, SYNCED = "cp", "cp, then sync"
 PEERS = {
     "safetensors load + save": """
@@ -136,8 +136,9 @@ def main() -> None:
         environment["PYTHONPATH"] = str(asked.peers or "")
         bench = Bench(Path(folder), environment, asked.rounds)
         load = os.getloadavg()[0]
-        print(f"{time.strftime('%Y-%m-%d %H:%M')}, {os.cpu_count()} cores, {gigabytes:.0f} GB, load {load:.1f}, "
-              f"{asked.rounds} rounds, warm; Linux {platform.release()}, Python {platform.python_version()}")  # fmt: skip
+        when = time.strftime("%Y-%m-%d %H:%M")
+        print(f"{when}, {os.cpu_count()} cores, {gigabytes:.0f} GB, load {load:.1f}, {asked.rounds} rounds, "
+              f"warm; Linux {platform.release()}, Python {platform.python_version()}")  # fmt: skip
         for kind in [kind for kind in asked.kinds if kind != "growth"]:
             layers = {"gpt2": 12, "llama": 22, "mixtral": 10}[kind]
             bench.table(kind, 2 if asked.small else layers, peers(kind, asked.peers))
