@@ -15,7 +15,7 @@ from lineage.later import np
 from lineage.operations import PROOF_SIZE, Array, Operations, Shapes, apply, invert, reduced, stages
 
 LONG = 256  # elements in a run, on average, that make it worth moving by itself
-NARROW = 512  # elements of an axis that is not cut further while another can be
+WRITE = 3  # reads that a write costs: it begins and ends in half a page
 MOST = 1 << 19  # numbered pieces at a time: a few such arrays are 20 MB
 Region = tuple[slice, ...]
 
@@ -67,21 +67,10 @@ class Lowered:
     def tiles(self, elements: int, axes: Sequence[int] = ()) -> Iterator[Tile]:
         """Cover the step with tiles of at most so many elements, where its free axes allow it.
 
-        axes: of the inputs, those to cut before any other. Else outputs are cut into what lies together, since writing
-        in pieces costs more than reading so, unless these would be very narrow.
+        axes: of the inputs, those to cut alone, if that will do. Cuts are such that reading and writing take few calls.
         """
         sizes = {axis: self.after[0][axis.model] for axis in self.free}
-        extents, total = dict(sizes), sum(map(math.prod, self.after))
-
-        def rank(axis: Free) -> tuple[bool, bool, int, int]:
-            first, second = (axis.model, axis.file)[:: -1 if self.backward else 1]
-            return axis.file in axes, extents[axis] > NARROW or first == second == 0, -first, extents[axis]
-
-        while total * math.prod(extents[a] / sizes[a] for a in sizes) > elements:
-            axis = max((a for a in extents if extents[a] > 1), key=rank, default=None)
-            if axis is None:
-                break
-            extents[axis] = -(-extents[axis] // 2)
+        extents = self._extents(sizes, elements, [a for a in sizes if a.file in axes])
         spans = [[(at, min(at + extents[a], sizes[a])) for at in range(0, sizes[a], extents[a])] for a in sizes]
         for place in product(*spans):
             cuts = dict(zip(sizes, place, strict=True))
@@ -89,6 +78,33 @@ class Lowered:
             files = {a.file: (span[0] * a.block, span[1] * a.block) for a, span in cuts.items()}
             file = tuple(_region(shape, files) for shape in (self.outputs if self.backward else self.inputs))
             yield Tile(model, file) if self.backward else Tile(file, model)
+
+    def _extents(self, sizes: dict[Free, int], elements: int, first: Sequence[Free]) -> dict[Free, int]:
+        """How far a tile goes along each free axis. first: axes to cut alone, if that will do."""
+        total = sum(map(math.prod, self.after))
+
+        def calls(extents: dict[Free, int]) -> float:
+            """For an element of a tile; a write counts as several reads."""
+            read, written = ({a.file: extents[a] * a.block for a in sizes}, {a.model: extents[a] for a in sizes})
+            if self.backward:
+                read, written = written, read
+            return (_pieces(self.inputs[0], read) + WRITE * _pieces(self.outputs[0], written)) / math.prod(
+                extents.values()
+            )
+
+        for chosen in (first, tuple(sizes)) if first else (tuple(sizes),):
+            halves = [sorted({max(1, -(-sizes[a] >> k)) for k in range(sizes[a].bit_length() + 1)}) for a in chosen]
+            tried = [sizes | dict(zip(chosen, place, strict=True)) for place in product(*halves)]
+            small = [e for e in tried if total * math.prod(e[a] / sizes[a] for a in sizes) <= elements]
+            if small:
+                return min(small, key=calls)
+        return dict.fromkeys(sizes, 1)
+
+
+def _pieces(shape: Shape, extents: dict[int, int]) -> int:
+    """How many stretches of memory a part of an array takes that is cut along some axes."""
+    last = max((axis for axis, extent in extents.items() if extent < shape[axis]), default=0)
+    return math.prod(extents.get(axis, shape[axis]) for axis in range(last))
 
 
 def _region(shape: Shape, cuts: dict[int, tuple[int, int]]) -> Region:
