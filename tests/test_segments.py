@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lineage import segments
+from lineage import catalog, segments
+from lineage.errors import ArchitectureError, TensorMismatch, UsageError
 from lineage.operations import (
     Alternate,
     Array,
@@ -22,6 +23,7 @@ from lineage.operations import (
     stages,
 )
 from lineage.paired import Paired
+from lineage.plan import expected
 from lineage.segments import Lowered, lower
 from tests.test_operations import AFTER, CHAINS, Operation
 
@@ -116,3 +118,24 @@ def test_tiles_are_small(operations: Operations, after: Shapes, limit: int) -> N
             sizes = [[np.prod([s.stop - s.start for s in r]) for r in tile.outputs] for tile in lowered.tiles(limit)]
             assert sum(map(sum, sizes)) == sum(np.prod(shape) for shape in after)
             assert max(map(sum, sizes)) <= limit
+
+
+def test_no_published_size_needs_a_large_tile() -> None:
+    """Of every family, as it is spelled in files: runs, or tiles of 2 million elements."""
+    seen: set[tuple[Operations, Shapes]] = set()
+    for dialect in catalog.dialects().values():
+        family = catalog.families()[dialect.spec]
+        for size in family.published.values():
+            try:
+                spec = catalog.spec(family.name, **{**dialect.fixed, **size})
+                steps = expected(dialect, spec, "")
+            except (ArchitectureError, TensorMismatch, UsageError):  # a size that this spelling does not have
+                continue
+            seen |= {(step.operations, step.target_shapes) for step in steps if step.operations}
+    assert len(seen) > 50
+    for operations, after in seen:
+        for backward in (False, True):
+            lowered = lower(operations, after, backward)
+            if lowered.runs is None:
+                tile = next(lowered.tiles(1 << 21))
+                assert sum(np.prod([s.stop - s.start for s in region]) for region in tile.outputs) <= 1 << 21
