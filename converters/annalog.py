@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from lineage.config import Entry, Inert, Only, Size, inert
+from lineage.config import Entry, Only, Size, inert
 from lineage.rules import Dialect, Reference, Rule, Tap
+
+from .common import COMMON, without
 
 SIDES = (("encoder.", "encoder."), ("decoder.", ""))
 LAYERS = tuple((f"{theirs}layers.{{i}}.", f"{ours}blocks.{{i}}.") for theirs, ours in SIDES)
@@ -60,9 +62,9 @@ CONFIG: tuple[Entry, ...] = (
     *(Size("hid_dim", "width", 256), Size("max_length", "context", 102)),
     *(Size(f"{a}_{key}", b + size, usual, most=10**6) for a, b in SHORT for key, size, usual in SIZES),
     *inert("padding is told by the attention mask", "src_pad_idx", "trg_pad_idx", "pad_token_id"),
-    *inert("how generation is called", "decoder_start_token_id", "eos_token_id"),
+    *inert("how generation is called", "decoder_start_token_id"),
     *inert("training only", "enc_dropout", "dec_dropout"),
-    *(Inert("architectures", "there is one class"), Only("is_encoder_decoder", True)),
+    *(*without(COMMON, "is_encoder_decoder", "max_length"), Only("is_encoder_decoder", True)),
 )
 PARTS = (  # a part of a layer in the file, and in the model
     *((f"{a}{name}.fc_{x}", f"{b}{role}.body.{x}") for a, b, name, role, _ in BRANCHES for x in "qkvo"),

@@ -17,9 +17,9 @@ import lineage
 from lineage import catalog, components, describe, graph, lines
 from lineage.checkpoint import source
 from lineage.checkpoint.source import Access
-from lineage.record import SCHEMA
 from lineage.describe import Described
 from lineage.errors import ArchitectureError, FileDamaged, LineageError, SourceError, UsageError
+from lineage.record import SCHEMA
 from lineage.render import drawing, text
 from tests.published import DIALECTS, SIZES
 

@@ -129,8 +129,9 @@ class Experts(nn.Module):
         self.shared_gate = nn.Linear(width, 1, bias=False) if spec.shared_gate else None
 
     def forward(self, x_BTD: Tensor, context: object = None) -> Tensor:
-        x_ND, top_k = x_BTD.flatten(0, 1), self.spec.router.top_k
+        x_ND = x_BTD.flatten(0, 1)
         _, weights_NK, chosen_NK = self.router(x_ND)
+        top_k = chosen_NK.shape[-1]
         if self.spec.router.capacity is not None:
             weights_NK = weights_NK * room(chosen_NK, x_BTD.shape[0], self.spec.router)
         expert_x, order_x = chosen_NK.flatten().sort(stable=True)

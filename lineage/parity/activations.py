@@ -50,7 +50,8 @@ def pairs(dialect: Dialect, steps: Iterable[Step], base: str, paths: Sequence[st
     """
     found: dict[str, Pair] = {}
     steps = list(steps)
-    owners = {target.rpartition(".")[0] for step in steps for target in step.targets} | set(paths)
+    names = [target.split(".") for step in steps for target in step.targets]
+    owners = {".".join(parts[:n]) for parts in names for n in range(1, len(parts))}  # a slot left empty has no tensors
     for step in steps:
         if all(operation.rows_only or type(operation).__name__ == "Transpose" for operation in step.operations):
             found |= {pair.ours: pair for pair in _owned(step)}

@@ -233,7 +233,8 @@ def eps_of(*paths: str) -> Plant:
         for path in chosen:
             norm = model.get_submodule(path)
             norm.spec = replace(norm.spec, eps=norm.spec.eps + 1e-5)
-        return set(chosen)
+        read = products(model) if "distances.norm" in chosen else set()  # every layer's product reads these
+        return {*chosen, *read}
 
     return plant
 

@@ -57,7 +57,7 @@ def of(part: Callable[[c.Model], c.Component], kind: type[c.Component], test: Ca
     return lambda spec: isinstance(part(spec), kind) and test(part(spec))
 
 
-plain = attention(always)
+plain = attention(lambda one: not one.disentangled)
 
 
 def causal(spec: c.Model) -> bool:

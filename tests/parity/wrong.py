@@ -3,7 +3,7 @@
 B batch, T queries, S keys, H heads, K key-value heads, W width of a head, D width.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Any
@@ -86,7 +86,14 @@ class Written(Product):
     """The product written out, so that each step can be got wrong; as it stands, right."""
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, context: Context, bias: Tensor | None = None, sinks: Tensor | None = None
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        context: Context,
+        bias: Tensor | None = None,
+        sinks: Tensor | None = None,
+        far: Sequence[Tensor | None] | None = None,
     ) -> Tensor:
         spec = self.spec
         q, k, v = self.turned(*self.clipped(*map(self.heads, (q, k, v))), context)
