@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from lineage.checkpoint.casting import CASTS
 from lineage.checkpoint.encoded import Encoded
 from lineage.checkpoint.files import read_json
 from lineage.checkpoint.gguf import SUFFIX, read_gguf
+from lineage.checkpoint.journal import Journal
 from lineage.checkpoint.source import Access, Source, locate
 from lineage.checkpoint.weights import Weights, open_weights
 from lineage.config import Reading
@@ -165,10 +167,7 @@ def convert(
     """
     if dtype not in ("keep", *CASTS):
         raise UsageError(f"dtype {dtype[:40]!r} is not known", hint=f"known: keep, {', '.join(CASTS)}")
-    if verify:
-        from lineage.parity.device import find
-
-        device = find(device)
+    device = _found(device) if verify else device
     options = Options(CASTS.get(dtype), verify if hashes is None else hashes, max_shard_size, sync)
     access = Access(revision, token, Path(cache_dir) if cache_dir else None, local_files_only)
 
@@ -181,23 +180,41 @@ def convert(
         model, access, allow_pickle=allow_pickle, strict=strict, drop_head=drop_head, fetch=not dry_run,
         before_weights=place,
     )  # fmt: skip
-    source = checkpoint.source
-    final = place(source)
+    final = place(checkpoint.source)
     work = Work(checkpoint, options)
     if dry_run:
         manifest, figures = work.preview(final)
         return Conversion(final, checkpoint, manifest, preview=figures)
-    journal = None if force else work.journal
-    with (
-        target.staged(final, lambda: target.check_output(final, source.folder, force), journal, sync) as partial,
-        reading(source.directory),
-    ):
+
+    check = partial(target.check_output, final, checkpoint.source.folder, force)
+    compare = partial(_verified, allow_pickle=allow_pickle, device=device) if verify else None
+    return _written(work, final, check, None if force else work.journal, progress, compare)
+
+
+def _written(
+    work: Work,
+    final: Path,
+    check: Callable[[], None],
+    journal: Journal | None,
+    progress: Progress,
+    compare: Callable[[Conversion, Path], Conversion] | None,
+) -> Conversion:
+    """The output in its place, whole and compared, or nothing there."""
+    checkpoint = work.checkpoint
+    source = checkpoint.source
+    with target.staged(final, check, journal, work.options.sync) as folder, reading(source.directory):
         target.check_space(final, work.needed())
-        done = Conversion(final, checkpoint, work.write(partial, progress))
-        if verify:
-            done = _verified(done, partial, allow_pickle, device)
+        done = Conversion(final, checkpoint, work.write(folder, progress))
+        if compare:
+            done = compare(done, folder)
         checkpoint.weights.check_unchanged()
     return done
+
+
+def _found(device: str) -> str:
+    from lineage.parity.device import find
+
+    return find(device)
 
 
 def default_output(source: Source) -> Path:
@@ -206,18 +223,18 @@ def default_output(source: Source) -> Path:
     return Path(f"{name if name not in ('', '.', '..') else source.directory.resolve().name}-lineage")
 
 
-def _verified(done: Conversion, partial: Path, allow_pickle: bool, device: str) -> Conversion:
+def _verified(done: Conversion, folder: Path, allow_pickle: bool, device: str) -> Conversion:
     """The conversion with its report, which its record keeps too."""
     from lineage.parity.verification import verify
 
     checkpoint = done.checkpoint
     report = verify(
-        str(partial),
+        str(folder),
         against=checkpoint.source,
         allow_pickle=allow_pickle,
         drop_head=checkpoint.resolved.bare,
         device=device,
     )
     report = replace(report, subject=str(done.output))
-    (partial / target.MANIFEST).write_bytes(dump(done.manifest | {"parity": report.to_dict()}))
+    (folder / target.MANIFEST).write_bytes(dump(done.manifest | {"parity": report.to_dict()}))
     return replace(done, report=report)

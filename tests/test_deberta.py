@@ -217,6 +217,6 @@ def test_maps_that_are_missing_are_told(tmp_path: Path) -> None:
 
 def test_what_changed_since_the_parent() -> None:
     found = lineage.diff("bert", "deberta-v3-base")
-    assert {"distances", "disentangled", "positions"} <= {row.aspect for row in found.design}
+    assert {"disentangled", "positions"} <= {row.aspect for row in found.design}
     assert found.apply(found.before) == found.after
     assert graph.parameters(lineage.spec("deberta-v3-base", head=False)) == 183_831_552
