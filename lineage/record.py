@@ -98,7 +98,7 @@ def keep(folder: Path, weights: Weights) -> None:
         if path.suffix not in (SUFFIX, *PICKLES):
             (folder / (path.name + HEADER)).write_bytes(read_start(path)[0])
     if weights.index:
-        shutil.copyfile(weights.index, folder / (weights.index.name + HEADER))
+        shutil.copyfile(weights.index, folder / weights.index.name)
 
 
 def cast_text(cast: Mapping[str, Any] | None) -> str:

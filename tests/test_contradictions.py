@@ -195,8 +195,10 @@ MODELS: list[Case] = [
     (lambda: c.Distances(span=1, reach=5), ["span", "reach"]),
     (lambda: c.Convolution(kernel=4, activation="gelu", norm=c.LayerNorm(eps=0.1)), ["kernel"]),
     (lambda: model(block(), distances=c.Distances(span=4)), ["relative"]),
-    (lambda: replace(SPECIMENS["entangled"], convolution=replace(SPECIMENS["entangled"].convolution, groups=5)),
-     ["conv_groups", "width"]),
+    (
+        lambda: replace(SPECIMENS["entangled"], convolution=replace(SPECIMENS["entangled"].convolution, groups=5)),
+        ["conv_groups", "width"],
+    ),
     (lambda: replace(attention(), kv_heads=attention().heads, scale=0.3, disentangled=c.Disentangled()), ["scale"]),
     (lambda: c.Classifier(classes=2, reads="last"), ["task", "reads"]),
     (lambda: c.Classifier(classes=2, task="tokens", reads="first"), ["task", "reads"]),

@@ -13,7 +13,6 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 
@@ -122,7 +121,7 @@ def _finished(handles: "_Handles", path: Path, jobs: list[Future[None]], finish:
 
 
 class _Handles:
-    """New files, begun with what stands before their data, open until they are done."""
+    """Files that are open: new ones begun with what stands before their data, each until it is done."""
 
     def __init__(self, starts: Mapping[Path, bytes], sizes: Mapping[Path, int], sync: bool) -> None:
         self._starts, self._sizes, self._sync = starts, sizes, sync
@@ -132,9 +131,12 @@ class _Handles:
     def __call__(self, path: Path) -> int:
         with self._lock:
             if path not in self._open:
-                self._open[path] = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-                _allocate(self._open[path], self._sizes[path])
-                write_all(self._open[path], self._starts[path], 0)
+                if path in self._starts:
+                    self._open[path] = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+                    _allocate(self._open[path], self._sizes[path])
+                    write_all(self._open[path], self._starts[path], 0)
+                else:
+                    self._open[path] = _source(path)
             return self._open[path]
 
     def done(self, path: Path) -> None:
@@ -148,7 +150,7 @@ class _Handles:
         """Keep the disk busy meanwhile. Raises OSError: the system tells a failure of the disk only once."""
         while not stop.wait(0.02):
             with self._lock:
-                handles = [os.dup(handle) for handle in self._open.values()]
+                handles = [os.dup(handle) for path, handle in self._open.items() if path in self._starts]
             try:
                 for handle in handles:
                     os.fdatasync(handle)
@@ -173,10 +175,10 @@ def _allocate(handle: int, size: int) -> None:
             raise OSError(code, os.strerror(code))
 
 
-def _source(path: Path) -> BinaryIO:
-    """Open anew for each range: a checkpoint may have more files than a process may hold open."""
+def _source(path: Path) -> int:
     try:
-        return open_regular(path)
+        with open_regular(path) as file:
+            return os.dup(file.fileno())
     except OSError as error:
         raise FileDamaged(f"{path.name}: cannot be read ({error.strerror})") from error
 
@@ -205,19 +207,17 @@ class _Work:
         yield from ((one.target, partial(self._copy, one)) for one in _merged(ranges))
 
     def _copy(self, one: _Range) -> None:
-        target = self.handles(one.target)
-        with _source(one.source) as file:
-            source = file.fileno()
-            start, at, left = one.start, one.at, one.count
-            while left:
-                done = _by_kernel(source, start, target, at, min(left, PIECE))
-                if not done:  # by hand, which tells whose fault it is
-                    piece = memoryview(bytearray(min(left, CHUNK)))
-                    read_into(source, piece, start, one.source)
-                    write_all(target, piece, at)
-                    done = len(piece)
-                start, at, left = start + done, at + done, left - done
-                self.tick(done)
+        source, target = self.handles(one.source), self.handles(one.target)
+        start, at, left = one.start, one.at, one.count
+        while left:
+            done = _by_kernel(source, start, target, at, min(left, PIECE))
+            if not done:  # by hand, which tells whose fault it is
+                piece = memoryview(bytearray(min(left, CHUNK)))
+                read_into(source, piece, start, one.source)
+                write_all(target, piece, at)
+                done = len(piece)
+            start, at, left = start + done, at + done, left - done
+            self.tick(done)
 
     def _stream(self, one: Move, place: int) -> None:
         """Hand one source on, a few MB at a time, to where its runs belong."""

@@ -20,7 +20,7 @@ from lineage.errors import FileDamaged
 HEADER_LIMIT = 100_000_000  # bytes; the format's own cap
 JSON_LIMIT = 25_000_000  # bytes without padding, 300,000 tensors: what is longer costs gigabytes to parse
 RANK_LIMIT = 32  # of an array that numpy takes
-HEADER = ".header"  # after the name of a file whose header is kept without its data, or an index without its files
+HEADER = ".header"  # after the name of a file whose header is kept without its data
 BITS = {
     "BOOL": 8, "U8": 8, "I8": 8, "U16": 16, "I16": 16, "F16": 16, "BF16": 16, "U32": 32, "I32": 32, "F32": 32,
     "U64": 64, "I64": 64, "F64": 64, "C64": 64, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8,
