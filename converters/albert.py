@@ -25,7 +25,7 @@ HUGGINGFACE = Dialect(
         Choice(ACT.key, "activation", "gelu_new", names=ACTIVATIONS),
         Size("vocab_size", "vocab", 30000),
         Size("embedding_size", "table_width", 128),
-        Size("num_hidden_groups", "groups", 1),
+        Size("num_hidden_groups", "groups", 1, most=4096),
         Only("inner_group_num", 1),
         Index("pad_token_id", "padding", 0, nullable=True),
         Inert("net_structure_type", "an older key that the class does not read"),

@@ -20,7 +20,7 @@ BRANCHES = (  # an attention: its layer's names, its own, its norm's
 )
 MLP = "positionwise_feedforward"
 SHORT = (("enc", ""), ("dec", "decoder_"))
-SIZES = (("layers", "layers", 3), ("heads", "heads", 8), ("pf_dim", "mlp_width", 512))
+SIZES = (("layers", "layers", 3, 4096), ("heads", "heads", 8, 10**6), ("pf_dim", "mlp_width", 512, 10**6))
 
 
 def built(package: Any, said: Mapping[str, Any]) -> Any:
@@ -28,7 +28,7 @@ def built(package: Any, said: Mapping[str, Any]) -> Any:
     keys = {entry.key: entry.default for entry in CONFIG if isinstance(entry, Size)} | dict(said)
 
     def stack(kind: Any, short: str, vocab: str) -> Any:
-        sizes = (keys[f"{short}_{key}"] for key, _, _ in SIZES)
+        sizes = (keys[f"{short}_{key}"] for key, *_ in SIZES)
         return kind(keys[vocab], keys["hid_dim"], *sizes, 0.0, "cpu", keys["max_length"])
 
     encoder, decoder = stack(package.Encoder, "enc", "input_dim"), stack(package.Decoder, "dec", "output_dim")
@@ -60,7 +60,7 @@ def built(package: Any, said: Mapping[str, Any]) -> Any:
 CONFIG: tuple[Entry, ...] = (
     *(Size("input_dim", "vocab", 59), Size("output_dim", "target_vocab", 59)),
     *(Size("hid_dim", "width", 256), Size("max_length", "context", 102)),
-    *(Size(f"{a}_{key}", b + size, usual, most=10**6) for a, b in SHORT for key, size, usual in SIZES),
+    *(Size(f"{a}_{key}", b + size, usual, most=most) for a, b in SHORT for key, size, usual, most in SIZES),
     *inert("padding is told by the attention mask", "src_pad_idx", "trg_pad_idx", "pad_token_id"),
     *inert("how generation is called", "decoder_start_token_id"),
     *inert("training only", "enc_dropout", "dec_dropout"),

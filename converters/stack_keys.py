@@ -11,11 +11,15 @@ def sizes(width: int, layers: int, heads: int, mlp: int, act: str, context: int 
     """The keys of the two stacks' sizes."""
     stack = ("layers", "layers"), ("attention_heads", "heads"), ("ffn_dim", "mlp_width")
     also = {"layers": ("num_hidden_layers",), "attention_heads": ("num_attention_heads",)}
+    most = {"layers": 4096, "heads": 10**6, "mlp_width": 10**6}
     numbers = {"layers": layers, "attention_heads": heads, "ffn_dim": mlp}
     return (
         Size("d_model", "width", width, ("hidden_size",)),
-        *(Size(f"encoder_{theirs}", ours, numbers[theirs], also.get(theirs, ()), most=10**6) for theirs, ours in stack),
-        *(Size(f"decoder_{theirs}", f"decoder_{ours}", numbers[theirs], most=10**6) for theirs, ours in stack),
+        *(
+            Size(f"encoder_{theirs}", ours, numbers[theirs], also.get(theirs, ()), most=most[ours])
+            for theirs, ours in stack
+        ),
+        *(Size(f"decoder_{theirs}", f"decoder_{ours}", numbers[theirs], most=most[ours]) for theirs, ours in stack),
         Size("max_position_embeddings", "context", context),
         Choice("activation_function", "activation", act, names=ACTIVATIONS),
         Only("is_encoder_decoder", True),

@@ -39,8 +39,8 @@ HUGGINGFACE = Dialect(
     config=(
         *sizes(768, 2048, 12, 12),
         Size("d_kv", "head_size", 64),
-        Size("num_layers", "layers", 12, ("num_hidden_layers",), most=10**6),
-        Size("num_decoder_layers", "decoder_layers", 12, most=10**6),
+        Size("num_layers", "layers", 12, ("num_hidden_layers",), most=4096),
+        Size("num_decoder_layers", "decoder_layers", 12, most=4096),
         Choice("dense_act_fn", "activation", "relu", names=ACTIVATIONS),
         Size("num_experts", "experts", 8),
         Size("expert_capacity", "capacity", 64),

@@ -36,8 +36,8 @@ def keys(layers: int, act: str, *size: int) -> tuple[Entry, ...]:
     return (
         *sizes(width, mlp_width, layers, heads, vocab),
         Size("d_kv", "head_size", 64, ("head_dim",)),
-        Size("num_layers", "layers", layers, ("num_hidden_layers",), most=10**6),
-        Size("num_decoder_layers", "decoder_layers", None, most=10**6),
+        Size("num_layers", "layers", layers, ("num_hidden_layers",), most=4096),
+        Size("num_decoder_layers", "decoder_layers", None, most=4096),
         Coded("feed_forward_proj", act, ACTIVATIONS, {"gated-gelu": "gelu_new"}, "dense_act_fn", "is_gated_act"),
     )
 

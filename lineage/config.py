@@ -1,8 +1,9 @@
 """config.json <-> a spec's arguments: each key is understood, known to change nothing, or refused.
 
-A table lists every key that the reference's config class knows. Five kinds of key carry an argument (Size, Index,
-Number, Flag, Choice); `Only` allows one value; `Inert` has no say in the result, and tells why. Keys that the
-reference does not know either cannot move its logits: they are listed, and refused only when asked to be strict.
+A table lists every key that the reference's config class knows. Most carry an argument each (Size, Index, Number, Flag,
+Choice; the kinds further down are for keys that say several things, or one thing together); `Only` allows one value;
+`Inert` has no say in the result, and tells why. Keys that the reference does not know either cannot move its logits:
+they are listed, and refused only when asked to be strict.
 """
 
 from collections.abc import Callable, Iterable, Mapping

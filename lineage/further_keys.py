@@ -61,7 +61,9 @@ class Labels(Key):
         names, count = config.get(self.key), config.get("num_labels")
         if names is not None and not self.fits(names):
             return {}, [f"{self.key} is {brief(names)}; understood: {self.wanted()}"]
-        if count is not None and (type(count) is not int or count < 1 or count != len(names or range(count))):
+        if count is not None and (
+            type(count) is not int or not 1 <= count <= MANY or count != len(names or range(count))
+        ):
             return {}, [f"num_labels is {brief(count)}; understood: how many classes {self.key} names, at least 1"]
         return {self.argument: len(names) if names else count or self.default}, []
 

@@ -7,6 +7,7 @@ one message.
 """
 
 import math
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,6 +21,7 @@ from lineage.operations import Operations, Shapes, prove, read_operation, spell,
 from lineage.rules import Dialect, Find, fill, match
 
 LAYERS_PER_TENSOR = 10  # at most, where some layers are one
+NAMES, PER_TENSOR = 10_000, 100  # at most, to tell what is missing
 HEAD = "a head, dropped as asked"
 
 
@@ -93,10 +95,10 @@ def step_from_json(data: Mapping[str, Any], shapes: Mapping[str, Shape]) -> Step
     return Step(sources, targets, operations, before, after)
 
 
-def expected(dialect: Dialect, model: Model, base: str) -> list[Step]:
+def expected(dialect: Dialect, model: Model, base: str, most: int = sys.maxsize) -> list[Step]:
     """What the file must hold for this model, in today's spelling.
 
-    Raises TensorMismatch if the converter has no rule for a tensor of the model.
+    Raises TensorMismatch if the converter has no rule for a tensor of the model, or the file must hold over `most`.
     """
     pending = graph.tensors(model)
     parts = {node.path: node.component for node in graph.walk(model)}
@@ -110,6 +112,9 @@ def expected(dialect: Dialect, model: Model, base: str) -> list[Step]:
             if not all(target in pending for target in targets):
                 continue
             after = tuple(pending.pop(target) for target in targets)
+            most -= after[0][0] if any("{e}" in source for source in rule.sources) else 1
+            if most < 0:
+                raise TensorMismatch(f"{targets[0]}: the config describes far more tensors than the file holds")
             owner = next(parts[path] for path in _above(targets[0]) if path in parts)
             operations = tuple(operation.bound(owner) for operation in rule.operations)
             before = stages(operations, after)[0]
@@ -210,17 +215,14 @@ def _told(dialect: Dialect, base: str, names: Collection[str], named: Collection
 
 def make_plan(dialect: Dialect, resolved: Resolved, header: Header) -> Plan:
     """Fit a checkpoint's header to the model, and prove it. Raises TensorMismatch naming every tensor at fault."""
-    layers = resolved.arguments.get("layers", 0)
-    if layers > LAYERS_PER_TENSOR * len(
-        header
-    ):  # refused here, so that the work is bounded by the file and not by what a config claims
-        raise TensorMismatch(
-            f"{resolved.place} says {layers:,} layers, and the file holds {len(header):,} tensors in all"
-        )
+    layers = max(resolved.arguments.get(stack) or 0 for stack in ("layers", "decoder_layers"))
+    if layers > LAYERS_PER_TENSOR * len(header):  # so that the file bounds the work, and not what a config claims
+        said = f"{resolved.place} says {layers:,} layers"
+        raise TensorMismatch(f"{said}, and the file holds {len(header):,} tensors in all")
     model = config.build(dialect.config, _function(dialect), resolved.arguments, resolved.place)
     actual = {dialect.today(name): name for name in header}
     twice = [f"two spellings of {dialect.today(n)}: {n}" for n in header if actual[dialect.today(n)] != n]
-    steps = expected(dialect.stored(actual, resolved.base), model, resolved.base)
+    steps = expected(dialect.stored(actual, resolved.base), model, resolved.base, NAMES + PER_TENSOR * len(header))
     steps, pairs = _standing_in(dialect, resolved, steps, actual)
     for step in steps:
         if len({header[actual[name]].dtype for name in step.sources if name in actual}) > 1:  # to be one in the model

@@ -1,6 +1,7 @@
 """How configs spell rotary positions: today's `rope_parameters`, and the older `rope_theta` beside `rope_scaling`."""
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -232,4 +233,4 @@ def _factors(value: Any) -> bool:
 
 
 def _positive(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value) and value > 0
+    return type(value) in (int, float) and 0 < value <= sys.float_info.max

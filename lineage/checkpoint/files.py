@@ -52,8 +52,9 @@ def read_json(path: Path, limit: int = 100_000_000) -> Any:
     """A JSON file. limit: bytes. Raises SourceError if it is not there, FileDamaged if it cannot be read or parsed."""
     try:
         with open_regular(path) as file:
-            raw = file.read(limit + 1)
-        if len(raw) > limit:
+            size = os.fstat(file.fileno()).st_size
+            raw = file.read(size if size <= limit else 0)  # which takes as much memory as is asked for
+        if size > limit:
             raise ValueError(f"over {limit:,} bytes")
         if raw.startswith(b"version https://git-lfs"):
             raise ValueError("a Git LFS pointer")
