@@ -155,7 +155,7 @@ def converted(done: "Conversion") -> list[str]:
     ]
     if lossy:
         lines.append(
-            f"         dropped for good (no constant that could be made again): {', '.join(lossy[:4])} ({len(lossy)} in all)"
+            f"         dropped for good (not to be made again): {', '.join(lossy[:4])} ({len(lossy)} in all)"
         )
     lines += [f"numbers  {cast_text(manifest['cast'])}"] if "cast" in manifest else []
     if bytes_of := done.preview:
