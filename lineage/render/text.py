@@ -154,9 +154,7 @@ def converted(done: "Conversion") -> list[str]:
         f"         operations: {kinds}; {manifest['parameters']:,} parameters",
     ]
     if lossy:
-        lines.append(
-            f"         dropped for good (not to be made again): {', '.join(lossy[:4])} ({len(lossy)} in all)"
-        )
+        lines.append(f"         dropped for good (not to be made again): {', '.join(lossy[:4])} ({len(lossy)} in all)")
     lines += [f"numbers  {cast_text(manifest['cast'])}"] if "cast" in manifest else []
     if bytes_of := done.preview:
         told = {name: bytes_text(count) for name, count in bytes_of.items()}
