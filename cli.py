@@ -49,11 +49,7 @@ device_option = click.option("--device", default="cpu", show_default=True, help=
 @click.argument("model")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Where to write (default: NAME-lineage).")
 @click.option(
-    "--verify",
-    type=click.Choice(["full", "none"]),
-    default="full",
-    show_default=True,
-    help="Compare with transformers.",
+    "--verify", type=click.Choice(["full", "none"]), default="full", show_default=True, help="Against transformers."
 )
 @click.option("--dtype", default="keep", show_default=True, help="Cast to fp32, bf16 or fp16, rounded to nearest.")
 @click.option(
@@ -67,7 +63,8 @@ device_option = click.option("--device", default="cpu", show_default=True, help=
     "--hash/--no-hash", "hashes", default=None, help="Record sha256s of tensors and files (default: if verified)."
 )
 @click.option("--sync/--no-sync", default=True, help="Wait until all lies on the disk, safe from a loss of power.")
-@click.option("--dry-run", is_flag=True, help="Write and fetch nothing: see whether all fits, and what it takes.")
+@click.option("--dry-run", is_flag=True, help="Write nothing, fetch but headers: see whether all fits, what it takes.")
+@click.option("--stream", is_flag=True, help="Read a hub's weights in place, keep none: room for the output is enough.")
 @click.option(
     "--force", is_flag=True, help="Replace an output that lineage made, once the new one is complete; begin afresh."
 )
@@ -83,6 +80,9 @@ def convert(model: str, verify: str, as_json: bool, **options: Any) -> None:
     file. The output is a directory with model.safetensors under unified names, lineage.json (the record) and source/
     (config and tokenizer, untouched). It appears whole or not at all. If it is interrupted or the disk fills, the files
     that are finished wait beside it, and the same command goes on from there.
+
+    With --stream nothing of a hub's weights is kept here. The comparison is then with what the output gives back, after
+    its bytes agreed with the sha256s that the hub tells.
     """
     from lineage.render import text
 

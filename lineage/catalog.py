@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoints, entry_points
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -47,8 +47,14 @@ def _modules(group: str) -> Iterator[tuple[str, ModuleType]]:
     package = import_module(group)
     for info in pkgutil.iter_modules(package.__path__):
         yield info.name, import_module(f"{group}.{info.name}")
-    for entry in entry_points(group=group):
+    for entry in _entries().select(group=group):
         yield entry.name, entry.load()
+
+
+@cache
+def _entries() -> EntryPoints:
+    """What all packages that are installed offer: to look through them takes longer than a command should."""
+    return entry_points()
 
 
 def _by_name(what: str, found: Iterable[tuple[str, Found]]) -> Mapping[str, Found]:

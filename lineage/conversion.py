@@ -13,11 +13,13 @@ from lineage.checkpoint.casting import CASTS
 from lineage.checkpoint.encoded import Encoded
 from lineage.checkpoint.files import read_json
 from lineage.checkpoint.gguf import SUFFIX, read_gguf
+from lineage.checkpoint.hub import Access, Fetch
 from lineage.checkpoint.journal import Journal
-from lineage.checkpoint.source import Access, Source, locate
+from lineage.checkpoint.source import Source, locate
 from lineage.checkpoint.weights import Weights, open_weights
 from lineage.config import Reading
 from lineage.errors import ArchitectureError, FileDamaged, TensorMismatch, UsageError
+from lineage.integrity import damaged
 from lineage.plan import Plan, Resolved, make_plan, resolve, unproved
 from lineage.rules import Dialect
 from lineage.writing import Options, Progress, Work, dump, holds, reading
@@ -46,7 +48,8 @@ class Checkpoint:
             f"{count} tensors decoded from {kind}, {'exactly' if exact else 'rounded'}"
             for (kind, exact), count in kinds.items()
         ]
-        return (*self.resolved.notes, *decoded, *listed)
+        remote = ("read from the hub by parts: sha256s of its files are its word",) if self.weights.remote else ()
+        return (*self.resolved.notes, *decoded, *listed, *remote)
 
 
 def open_checkpoint(
@@ -56,19 +59,17 @@ def open_checkpoint(
     allow_pickle: bool = False,
     strict: bool = False,
     drop_head: bool = False,
-    fetch: bool = True,
-    before_weights: Callable[[Source], object] = lambda source: None,
+    fetch: Callable[[Source], Fetch | None] = lambda source: None,
 ) -> Checkpoint:
     """Find a model, read its config and headers, and fit it to a spec. Raises any of the project's errors.
 
-    drop_head: take the backbone alone. fetch: whether a hub's weights may be fetched, or must be in the cache.
-    before_weights: called when the config is understood, and nothing else is fetched yet.
+    drop_head: take the backbone alone. fetch: what to fetch of a hub's; asked when the config is understood, and
+    nothing else is fetched yet.
     """
     source = locate(model, access)
     dialect, reading, model_type = read_config(source.config, strict)
-    before_weights(source)
-    source = source.with_weights(allow_pickle, fetch)
-    weights = open_weights(source.directory, allow_pickle, source.file).decoded(reading.storage)
+    source = source.with_weights(fetch(source) or Fetch(allow_pickle))
+    weights = open_weights(source.directory, allow_pickle, source.file, source.remote).decoded(reading.storage)
     resolved = resolve(
         dialect, reading.arguments, weights, weights.same, lambda name, value: holds(weights, name, value),
         reading.named, drop_head,
@@ -150,6 +151,7 @@ def convert(
     max_shard_size: int | None = None,
     sync: bool = True,
     dry_run: bool = False,
+    stream: bool = False,
     progress: Progress = lambda done, total: None,
 ) -> Conversion:
     """Convert a public checkpoint to a directory of unified names, and compare it with the reference.
@@ -163,7 +165,8 @@ def convert(
     comparison. max_shard_size: bytes of a file; else files are the source's. sync: wait until all lies on the disk, so
     that the output is whole even after a loss of power. progress: told how many bytes are done, by any thread. Files
     that an interrupted run has finished are not written again, unless with force. dry_run: only see whether all fits,
-    and say what it takes; nothing is written, nor fetched but a config.
+    and say what it takes; nothing is written, and of a hub's weights only headers are fetched. stream: read a hub's
+    weights in place and keep none of them; a comparison is with what the output gives back.
     """
     if dtype not in ("keep", *CASTS):
         raise UsageError(f"dtype {dtype[:40]!r} is not known", hint=f"known: keep, {', '.join(CASTS)}")
@@ -171,16 +174,15 @@ def convert(
     options = Options(CASTS.get(dtype), verify if hashes is None else hashes, max_shard_size, sync)
     access = Access(revision, token, Path(cache_dir) if cache_dir else None, local_files_only)
 
-    def place(source: Source) -> Path:
-        found = Path(output) if output else default_output(source)
-        target.check_output(found, source.folder, force)
-        return found
+    def fetch(source: Source) -> Fetch:
+        if stream and source.revision is None:
+            raise UsageError(f"{source.origin} is here: --stream is for what is on a hub", hint="leave out --stream")
+        return Fetch(allow_pickle, stream, dry_run, _place(source, output, force).parent)
 
     checkpoint = open_checkpoint(
-        model, access, allow_pickle=allow_pickle, strict=strict, drop_head=drop_head, fetch=not dry_run,
-        before_weights=place,
-    )  # fmt: skip
-    final = place(checkpoint.source)
+        model, access, allow_pickle=allow_pickle, strict=strict, drop_head=drop_head, fetch=fetch
+    )
+    final = _place(checkpoint.source, output, force)
     work = Work(checkpoint, options)
     if dry_run:
         manifest, figures = work.preview(final)
@@ -189,6 +191,13 @@ def convert(
     check = partial(target.check_output, final, checkpoint.source.folder, force)
     compare = partial(_verified, allow_pickle=allow_pickle, device=device) if verify else None
     return _written(work, final, check, None if force else work.journal, progress, compare)
+
+
+def _place(source: Source, output: str | Path | None, force: bool) -> Path:
+    """Where the output goes. Raises UsageError if it may not."""
+    found = Path(output) if output else default_output(source)
+    target.check_output(found, source.folder, force)
+    return found
 
 
 def _written(
@@ -205,6 +214,8 @@ def _written(
     with target.staged(final, check, journal, work.options.sync) as folder, reading(source.directory):
         target.check_space(final, work.needed())
         done = Conversion(final, checkpoint, work.write(folder, progress))
+        if work.options.hashes and source.remote and (problems := damaged(folder, done.manifest)):
+            raise FileDamaged("what came is not what the hub says its files are", facts=problems[:20], code="checksum")
         if compare:
             done = compare(done, folder)
         checkpoint.weights.check_unchanged()
@@ -224,15 +235,15 @@ def default_output(source: Source) -> Path:
 
 
 def _verified(done: Conversion, folder: Path, allow_pickle: bool, device: str) -> Conversion:
-    """The conversion with its report, which its record keeps too."""
+    """The conversion with its report, which its record keeps too; by its output alone if the source is not here."""
     from lineage.parity.verification import verify
 
     checkpoint = done.checkpoint
     report = verify(
         str(folder),
-        against=checkpoint.source,
+        against="transformers" if checkpoint.source.remote else checkpoint.source,
         allow_pickle=allow_pickle,
-        drop_head=checkpoint.resolved.bare,
+        drop_head=checkpoint.resolved.bare and not checkpoint.source.remote,
         device=device,
     )
     report = replace(report, subject=str(done.output))

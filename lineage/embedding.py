@@ -44,7 +44,7 @@ class LearnedPositions(Component):
     """A table of position vectors, added to the token's (Gehring et al. 2017). length: of the table, in rows."""
 
     length: int = size()
-    ids: Consecutive | SkipPadding | SkipMasked = choice(default_factory=Consecutive)
+    ids: Consecutive | SkipPadding | SkipMasked = choice(default=Consecutive())
 
     def check(self) -> None:
         if self.reach < 1:
@@ -72,7 +72,7 @@ class Sinusoids(Component):
     apart: bool = choice(default=False)
     closed: bool = choice(default=False)
     single: bool = choice(default=True)
-    ids: Consecutive | SkipPadding = choice(default_factory=Consecutive)
+    ids: Consecutive | SkipPadding = choice(default=Consecutive())
 
     @property
     def reach(self) -> int | None:

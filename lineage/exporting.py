@@ -156,7 +156,8 @@ def draft_of(directory: Path, manifest: Mapping[str, Any]) -> Draft:
     source = manifest["source"]
     original, lost = open_original(directory, manifest)
     notes = [f"{name} was dropped and is no constant: it is lost" for name in lost]
-    files: dict[str, Path | bytes | Layout] = {**small_files(directory, manifest)}
+    small = small_files(directory, manifest)
+    files: dict[str, Path | bytes | Layout] = {**small}
     pickled = any(not name.endswith(".safetensors") for name in source["weights"])
     if encoded := source.get("encoded"):
         notes += [f"{len(encoded)} tensors are written decoded", "config.json is written without quantization_config"]
@@ -169,22 +170,22 @@ def draft_of(directory: Path, manifest: Mapping[str, Any]) -> Draft:
         if not (encoded or cast):
             why = "the source is a pickle" if pickled else "the headers of its files were not kept"
             notes.append(f"{why}: the same tensors, in safetensors")
-        small = {name: file for name, file in files.items() if not name.endswith(INDEX)}
-        return Draft(original, small | laid_out(original, len(heads)), tuple(notes))
+        files = {name: file for name, file in files.items() if not name.endswith(INDEX)}
+        return Draft(original, files | laid_out(original, len(heads)), tuple(notes))
     files |= {path.name.removesuffix(HEADER): _kept(original, path, set(lost)) for path in heads}
     held = {name for file in files.values() if isinstance(file, Layout) for name in file.names}
     if missing := sorted(original.keys() - held):
         raise FileDamaged(f"{directory / SOURCE}: no header has {', '.join(missing[:5])}")
-    files |= {name: _index(directory / SOURCE / name, set(lost)) for name in files if name.endswith(INDEX)}
+    files |= {name: _index(file, set(lost)) for name, file in small.items() if name.endswith(INDEX)}
     return Draft(original, files, tuple(notes))
 
 
 def small_files(directory: Path, manifest: Mapping[str, Any]) -> dict[str, Path]:
     """The original's files that hold no tensors, by name. Raises FileDamaged if one is not as it was."""
-    said = manifest["source"]["files"]
-    places = {name: directory / SOURCE / name for name in said if name not in manifest["source"]["weights"]}
+    said, held = manifest["source"]["files"], manifest["source"]["weights"]
+    places = {n: directory / SOURCE / (n + HEADER * n.endswith(INDEX)) for n in said if n not in held}
     for name, path in places.items():
-        if not path.is_file() and not name.endswith(INDEX):  # older conversions kept no index
+        if not path.is_file() and not name.endswith(INDEX):  # older conversions kept none
             raise FileDamaged(f"{SOURCE}/{name} is gone", code="checksum")
         if path.is_file() and (digest := said[name].get("sha256")) and digest_of(read(path)) != digest:
             raise FileDamaged(f"{SOURCE}/{name} is not what was written", code="checksum")

@@ -87,7 +87,7 @@ def from_json(data: Any) -> Any:
             f"spec: unknown component {data.get('component')!r}", hint="was it written by a newer version?"
         )
     values = {name: from_json(value) for name, value in data.items() if name != "component"}
-    known = {f.name: f.default is MISSING and f.default_factory is MISSING for f in kind.declared}
+    known = {f.name: f.default is MISSING for f in kind.declared}
     if odd := (values.keys() - known) | {name for name, needed in known.items() if needed and name not in values}:
         raise FileDamaged(f"spec: {kind.__name__} has not exactly the fields it should: {', '.join(sorted(odd))}")
     try:

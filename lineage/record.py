@@ -96,9 +96,9 @@ def keep(folder: Path, weights: Weights) -> None:
     """Put beside the small files what else the original's bytes hang on: its index, and its files' headers."""
     for path in weights.files:
         if path.suffix not in (SUFFIX, *PICKLES):
-            (folder / (path.name + HEADER)).write_bytes(read_start(path)[0])
+            (folder / (path.name + HEADER)).write_bytes(read_start(path, weights.remote.get(path))[0])
     if weights.index:
-        shutil.copyfile(weights.index, folder / weights.index.name)
+        shutil.copyfile(weights.index, folder / (weights.index.name + HEADER))
 
 
 def cast_text(cast: Mapping[str, Any] | None) -> str:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import MISSING
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
@@ -53,8 +52,7 @@ def facts(part: c.Component, *but: str) -> list[str]:
     told = []
     for f in part.declared:
         value, label = getattr(part, f.name), LABELS.get(f.name, f.name.replace("_", " "))
-        usual = f.default if f.default_factory is MISSING else f.default_factory()
-        if f.name in but or value is None or value == usual:
+        if f.name in but or value is None or value == f.default:
             continue
         spoken = words(value) if isinstance(value, c.Component) else f"{label} {number(value)}"
         told.append((label if value else NOT.get(label, f"no {label}")) if isinstance(value, bool) else spoken)

@@ -104,12 +104,18 @@ class Work:
         return manifest
 
     def preview(self, output: Path) -> tuple[dict[str, Any], dict[str, int]]:
-        """The record that `write` would write, without hashes; and bytes to write, free, and for a comparison in single
-        precision, which double precision doubles."""
-        dropped = [_dropped(drop, self.checkpoint.weights) for drop in self.checkpoint.plan.dropped]
-        manifest = self._manifest(dropped, writer.planned(self.layout, self.checkpoint.weights))
+        """The record that `write` would write, without hashes; and bytes to fetch, write, free, and for a comparison in
+        single precision, which double precision doubles. Of what is not here nothing is fetched: what should be a
+        constant is taken for one.
+        """
+        weights, remote = self.checkpoint.weights, self.checkpoint.weights.remote
+        dropped = [_dropped(drop, weights, not remote) for drop in self.checkpoint.plan.dropped]
+        manifest = self._manifest(dropped, writer.planned(self.layout, weights))
         free = shutil.disk_usage(output.parent).free
-        return manifest, {"writes": self.needed(), "free": free, "comparison": 8 * manifest["parameters"]}
+        fetches = sum(one.size for one in remote.values())
+        return manifest, {
+            "fetches": fetches, "writes": self.needed(), "free": free, "comparison": 8 * manifest["parameters"],
+        }  # fmt: skip
 
     def _ticker(self, progress: Progress) -> Callable[[int], None]:
         total = writer.work(self.layout, self.checkpoint.weights, self.options.hashes)
@@ -127,6 +133,7 @@ class Work:
         checkpoint, source, weights = self.checkpoint, self.checkpoint.source, self.checkpoint.weights
         small = writer.file_digests((*source.small_files(), *filter(None, (weights.index,))))
         spec, cast = graph.to_json(checkpoint.plan.model), self.cast
+        told = {path: one.sha256 for path, one in weights.remote.items()}
         return {
             "schema": SCHEMA,
             "versions": versions(),
@@ -137,7 +144,8 @@ class Work:
                 "model_type": checkpoint.model_type,
                 "files": small
                 | {
-                    path.name: {"size": weights.stamps[path][1]} | _hash(written.weights.get(path.name))
+                    path.name: {"size": weights.stamps[path][1]}
+                    | _hash(written.weights.get(path.name) or told.get(path))
                     for path in weights.files
                 },
                 "weights": [path.name for path in weights.files],
@@ -196,9 +204,9 @@ def holds(weights: Weights, name: str, value: str) -> bool:
     return plain and is_constant(value, weights.array(name), entry.dtype)
 
 
-def _dropped(drop: Dropped, weights: Weights) -> dict[str, Any]:
+def _dropped(drop: Dropped, weights: Weights, look: bool = True) -> dict[str, Any]:
     entry = weights[drop.name]
-    restorable = drop.value is not None and holds(weights, drop.name, drop.value)
+    restorable = drop.value is not None and (not look or holds(weights, drop.name, drop.value))
     return {
         "name": drop.name, "dtype": entry.dtype, "shape": list(entry.shape), "why": drop.why,
         "value": drop.value if restorable else None, "lossy": not restorable,

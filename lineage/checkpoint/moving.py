@@ -17,11 +17,12 @@ from pathlib import Path
 import numpy as np
 
 from lineage.checkpoint.casting import cast
-from lineage.checkpoint.files import FULL, open_regular
-from lineage.checkpoint.regions import raw_type, read_into, write_all, write_region
+from lineage.checkpoint.files import FULL
+from lineage.checkpoint.regions import Handle, raw_type, read_into, write_all, write_region
 from lineage.checkpoint.safetensors import BITS, Tensor
+from lineage.checkpoint.tasks import Job, Task, in_order, tile_span, whole_span
 from lineage.checkpoint.weights import CHUNK, Weights
-from lineage.errors import FileDamaged, TensorMismatch
+from lineage.errors import TensorMismatch
 from lineage.operations import Array
 from lineage.segments import Lowered, Tile
 
@@ -31,7 +32,6 @@ TILE = 1 << 23  # bytes that are rearranged at a time
 SCATTERED = 1 << 10  # runs of one step that are worth a call each
 
 Tick = Callable[[int], None]
-Job = Callable[[], None]
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def move(
         try:
             flushing = pool.submit(handles.flush, stop) if sync else None
             jobs: dict[Path, list[Job]] = {path: [] for path in starts}
-            for path, job in _Work(weights, handles, tick).jobs(moves):
+            for path, job in in_order(_Work(weights, handles, tick).tasks(moves), weights.remote):
                 jobs[path].append(job)
             ends = []
             for path, own in jobs.items():
@@ -121,7 +121,7 @@ def _finished(handles: "_Handles", path: Path, jobs: list[Future[None]], finish:
 
 
 class _Handles:
-    """Files that are open: new ones begun with what stands before their data, each until it is done."""
+    """New files, begun with what stands before their data, open until they are done."""
 
     def __init__(self, starts: Mapping[Path, bytes], sizes: Mapping[Path, int], sync: bool) -> None:
         self._starts, self._sizes, self._sync = starts, sizes, sync
@@ -131,12 +131,9 @@ class _Handles:
     def __call__(self, path: Path) -> int:
         with self._lock:
             if path not in self._open:
-                if path in self._starts:
-                    self._open[path] = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-                    _allocate(self._open[path], self._sizes[path])
-                    write_all(self._open[path], self._starts[path], 0)
-                else:
-                    self._open[path] = _source(path)
+                self._open[path] = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+                _allocate(self._open[path], self._sizes[path])
+                write_all(self._open[path], self._starts[path], 0)
             return self._open[path]
 
     def done(self, path: Path) -> None:
@@ -150,7 +147,7 @@ class _Handles:
         """Keep the disk busy meanwhile. Raises OSError: the system tells a failure of the disk only once."""
         while not stop.wait(0.02):
             with self._lock:
-                handles = [os.dup(handle) for path, handle in self._open.items() if path in self._starts]
+                handles = [os.dup(handle) for handle in self._open.values()]
             try:
                 for handle in handles:
                     os.fdatasync(handle)
@@ -175,22 +172,14 @@ def _allocate(handle: int, size: int) -> None:
             raise OSError(code, os.strerror(code))
 
 
-def _source(path: Path) -> int:
-    try:
-        with open_regular(path) as file:
-            return os.dup(file.fileno())
-    except OSError as error:
-        raise FileDamaged(f"{path.name}: cannot be read ({error.strerror})") from error
-
-
 @dataclass(frozen=True)
 class _Work:
     weights: Weights
     handles: _Handles
     tick: Tick
 
-    def jobs(self, moves: Sequence[Move]) -> Iterator[tuple[Path, Job]]:
-        """What is to be done, in any order, each with the file that it writes to."""
+    def tasks(self, moves: Sequence[Move]) -> Iterator[Task]:
+        """What is to be done, in any order."""
         ranges: list[_Range] = []
         for one in moves:
             path, runs = one.targets[0].path, one.lowered.runs
@@ -199,25 +188,30 @@ class _Work:
             if runs is None:
                 width = max(BITS[e.dtype] for e in (*entries, *one.targets)) // 8
                 axes = [axis for axis, _ in getattr(entries[0], "cuts", ())]
-                yield from ((path, partial(self._tile, one, tile)) for tile in one.lowered.tiles(TILE // width, axes))
+                axes = axes or [0] * (entries[0].path in self.weights.remote)  # rows lie together
+                tiles = one.lowered.tiles(TILE // width, axes)
+                yield from (Task(path, partial(self._tile, one, tile), tile_span(entries, tile)) for tile in tiles)
             elif plain and len(runs) <= SCATTERED:
                 ranges += _ranges(one, [e for e in entries if isinstance(e, Tensor)])
             else:
-                yield from ((path, partial(self._stream, one, place)) for place in range(len(entries)))
-        yield from ((one.target, partial(self._copy, one)) for one in _merged(ranges))
+                yield from (Task(path, partial(self._stream, one, i), whole_span(e)) for i, e in enumerate(entries))
+        for part in _merged(ranges):
+            span = part.source, part.start, part.start + part.count
+            yield Task(part.target, partial(self._copy, part), span)
 
     def _copy(self, one: _Range) -> None:
-        source, target = self.handles(one.source), self.handles(one.target)
-        start, at, left = one.start, one.at, one.count
-        while left:
-            done = _by_kernel(source, start, target, at, min(left, PIECE))
-            if not done:  # by hand, which tells whose fault it is
-                piece = memoryview(bytearray(min(left, CHUNK)))
-                read_into(source, piece, start, one.source)
-                write_all(target, piece, at)
-                done = len(piece)
-            start, at, left = start + done, at + done, left - done
-            self.tick(done)
+        target = self.handles(one.target)
+        with self.weights.opened(one.source) as source:  # each time: there may be more than a process may hold open
+            start, at, left = one.start, one.at, one.count
+            while left:
+                done = _by_kernel(source, start, target, at, min(left, PIECE))
+                if not done:  # by hand, which tells whose fault it is
+                    piece = memoryview(bytearray(min(left, CHUNK)))
+                    read_into(source, piece, start, one.source)
+                    write_all(target, piece, at)
+                    done = len(piece)
+                start, at, left = start + done, at + done, left - done
+                self.tick(done)
 
     def _stream(self, one: Move, place: int) -> None:
         """Hand one source on, a few MB at a time, to where its runs belong."""
@@ -255,8 +249,10 @@ class _Work:
             raise TensorMismatch(f"{name[:200]}: {error}", hint="choose another --dtype") from None
 
 
-def _by_kernel(source: int, start: int, target: int, at: int, count: int) -> int:
+def _by_kernel(source: Handle, start: int, target: int, at: int, count: int) -> int:
     """How many bytes the kernel has copied; 0 if it does not do it here."""
+    if not isinstance(source, int):
+        return 0
     try:
         return os.copy_file_range(source, target, count, start, at)
     except (AttributeError, OSError):

@@ -7,11 +7,15 @@ user allows it. Deflated members (which may unfold to any size) are refused befo
 import logging
 import warnings
 import zipfile
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lineage.checkpoint.files import available_memory, open_regular
+from lineage.components import Shape
 from lineage.errors import FileDamaged, ResourceError
+from lineage.operations import Array
 
 if TYPE_CHECKING:
     import torch
@@ -21,6 +25,36 @@ DTYPES = {
     "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32",
     "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2",
 }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Pickled:
+    """A tensor of a pickled checkpoint."""
+
+    path: Path
+    tensor: "torch.Tensor"
+
+    @property
+    def dtype(self) -> str:
+        return DTYPES[str(self.tensor.dtype).removeprefix("torch.")]
+
+    @property
+    def shape(self) -> Shape:
+        return tuple(self.tensor.shape)
+
+    @cached_property
+    def size(self) -> int:
+        return self.tensor.numel() * self.tensor.element_size()
+
+    @property
+    def raw(self) -> Array:
+        """Its elements as unsigned integers of their width, in its shape."""
+        import torch
+
+        flat = self.tensor.detach().contiguous().reshape(-1)
+        kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+        width = self.tensor.element_size()
+        return flat.view(kinds[width]).numpy().view(f"<u{width}").reshape(self.shape)
 
 
 def read_pickle(path: Path) -> "dict[str, torch.Tensor]":
@@ -93,4 +127,6 @@ def _tensors_alone(path: Path, found: object) -> "dict[str, torch.Tensor]":
             or str(value.dtype).removeprefix("torch.") not in DTYPES
         ):
             raise FileDamaged(f"{path.name}: {name[:200]} is not a plain dense tensor")
+        if value.numel() * value.element_size() > value.untyped_storage().nbytes():
+            raise FileDamaged(f"{path.name}: {name[:200]} repeats numbers to more than its file holds of them")
     return found

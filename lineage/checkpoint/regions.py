@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lineage.checkpoint.remote import Remote
 from lineage.checkpoint.safetensors import BITS, Tensor
 from lineage.components import Shape
 from lineage.errors import FileDamaged
@@ -14,6 +15,7 @@ from lineage.operations import Array
 from lineage.segments import Region
 
 STRIP = 64  # places of an array that are turned at a time
+Handle = int | Remote  # of an open file, or what stands for one elsewhere
 PIECE = 1 << 18  # bytes of one write: Linux looks long for room for larger ones in its cache
 
 
@@ -22,7 +24,7 @@ def raw_type(dtype: str) -> np.dtype[np.unsignedinteger]:
     return np.dtype(f"<u{BITS[dtype] // 8}")
 
 
-def read_region(handle: int, tensor: Tensor, region: Region) -> Array:
+def read_region(handle: Handle, tensor: Tensor, region: Region) -> Array:
     """A part of a tensor as unsigned integers. handle: of its open file. Raises FileDamaged."""
     kind = raw_type(tensor.dtype)
     part = np.empty([s.stop - s.start for s in region], kind)
@@ -62,8 +64,10 @@ def _spans(shape: Shape, region: Region, width: int) -> Iterator[tuple[int, int,
     yield from ((place * count, start, count) for place, start in enumerate(starts.tolist()) if count)
 
 
-def read_into(handle: int, view: memoryview, start: int, path: Path) -> None:
+def read_into(handle: Handle, view: memoryview, start: int, path: Path) -> None:
     """Fill a buffer from a place in an open file. Raises FileDamaged, with the file's name."""
+    if not isinstance(handle, int):
+        return handle.into(view, start)
     try:
         while view:
             got = os.preadv(handle, [view], start)

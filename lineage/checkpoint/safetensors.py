@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from lineage.checkpoint.files import open_regular, parse_json
+from lineage.checkpoint.remote import Remote
 from lineage.components import Shape
 from lineage.errors import FileDamaged
 
 HEADER_LIMIT = 100_000_000  # bytes; the format's own cap
 JSON_LIMIT = 25_000_000  # bytes without padding, 300,000 tensors: what is longer costs gigabytes to parse
 RANK_LIMIT = 32  # of an array that numpy takes
-HEADER = ".header"  # after the name of a file whose header is kept without its data
+HEADER = ".header"  # after the name of a file whose header is kept without its data, or an index without its files
 BITS = {
     "BOOL": 8, "U8": 8, "I8": 8, "U16": 16, "I16": 16, "F16": 16, "BF16": 16, "U32": 32, "I32": 32, "F32": 32,
     "U64": 64, "I64": 64, "F64": 64, "C64": 64, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8,
@@ -39,23 +40,28 @@ class Tensor:
     size: int
 
 
-def read_header(path: Path) -> dict[str, Tensor]:
-    """The tensors of one file. Raises FileDamaged, saying what is wrong with it."""
+def read_header(path: Path, far: Remote | None = None) -> dict[str, Tensor]:
+    """The tensors of one file. far: what stands for it. Raises FileDamaged, saying what is wrong with it."""
     try:
-        return _read_header(path)
+        return _read_header(path, far)
     except OSError as error:
         raise FileDamaged(f"{path.name}: cannot be read ({error.strerror})") from error
 
 
-def _read_header(path: Path) -> dict[str, Tensor]:
-    start, size = read_start(path)
+def _read_header(path: Path, far: Remote | None) -> dict[str, Tensor]:
+    start, size = read_start(path, far)
     tensors = _parsed(path, start[8:].rstrip(b" "), len(start))
     _check_coverage(path, tensors, len(start), size)
     return tensors
 
 
-def read_start(path: Path) -> tuple[bytes, int]:
+def read_start(path: Path, far: Remote | None = None) -> tuple[bytes, int]:
     """What stands before the data, length and header as they are; and the file's size. Raises FileDamaged, OSError."""
+    if far:
+        if not far.start:
+            first = far.read(0, 8)
+            far.start = first + far.read(8, _header_length(path, far.size, first))
+        return far.start, far.size
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         first = file.read(8)

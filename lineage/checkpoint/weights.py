@@ -10,54 +10,32 @@ import hashlib
 import json
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from lineage.checkpoint.encoded import Encoded, present
 from lineage.checkpoint.files import open_regular, read_json
 from lineage.checkpoint.gguf import SUFFIX, read_gguf
-from lineage.checkpoint.pickles import DTYPES, read_pickle
-from lineage.checkpoint.regions import raw_type, read_region
+from lineage.checkpoint.pickles import Pickled, read_pickle
+from lineage.checkpoint.regions import Handle, read_into, read_region
+from lineage.checkpoint.remote import Remote
 from lineage.checkpoint.safetensors import BITS, JSON_LIMIT, Tensor, read_header
 from lineage.errors import FileDamaged, SourceError, UsageError
 from lineage.operations import Array
 from lineage.segments import Region
-
-if TYPE_CHECKING:
-    import torch
 
 CHUNK = 1 << 22
 INDEX = ".index.json"
 MAIN = ("model.safetensors", "model.safetensors" + INDEX, "pytorch_model.bin", "pytorch_model.bin" + INDEX)
 """The file that speaks for a checkpoint, the one to prefer first."""
 PICKLES = (".bin", ".pt", ".pth")
-Stamp = tuple[int, int, int]
+Stamp = tuple[int | str, int, int | str]
 
 
-@dataclass(frozen=True)
-class Pickled:
-    """A tensor of a pickled checkpoint."""
-
-    path: Path
-    tensor: "torch.Tensor"
-
-    @property
-    def dtype(self) -> str:
-        return DTYPES[str(self.tensor.dtype).removeprefix("torch.")]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.tensor.shape)
-
-    @cached_property
-    def size(self) -> int:
-        return self.tensor.numel() * self.tensor.element_size()
-
-
+NOWHERE: Mapping[Path, Remote] = {}
+_NOTHING = contextlib.nullcontext()
 Stored = Tensor | Pickled
 Entry = Stored | Encoded
 
@@ -65,7 +43,7 @@ Entry = Stored | Encoded
 class Weights(Mapping[str, Entry]):
     """The tensors of one checkpoint. files: those that hold them; index: the file that lists them, if there is one.
 
-    stamps: what `_stamp` said of the files before they were read.
+    stamps: what `_stamp` said of the files before they were read. remote: what stands for those that are not here.
     """
 
     def __init__(
@@ -74,11 +52,14 @@ class Weights(Mapping[str, Entry]):
         files: tuple[Path, ...],
         index: Path | None = None,
         stamps: Mapping[Path, Stamp] | None = None,
+        remote: Mapping[Path, Remote] | None = None,
     ) -> None:
         self._tensors = tensors
         self.files = files
         self.index = index
         self.stamps = stamps or {}
+        self.remote = remote or {}
+        self._alike: dict[tuple[str, str], bool] = {}
 
     def __getitem__(self, name: str) -> Entry:
         return self._tensors[name]
@@ -93,28 +74,48 @@ class Weights(Mapping[str, Entry]):
         """The same, with what a config says of their storage undone. Raises TensorMismatch, see `encoded.present`."""
         stored = {name: entry for name, entry in self.items() if not isinstance(entry, Encoded)}
         tensors = present(stored, storage) if storage else self._tensors
-        return Weights(tensors, self.files, self.index, self.stamps)
+        return Weights(tensors, self.files, self.index, self.stamps, self.remote)
+
+    @contextlib.contextmanager
+    def opened(self, path: Path) -> Iterator[Handle]:
+        """One of the files, to read. Raises FileDamaged."""
+        if path in self.remote:
+            yield self.remote[path]
+            return
+        try:
+            file = open_regular(path)
+        except OSError as error:
+            raise FileDamaged(f"{path.name}: cannot be read ({error.strerror})") from error
+        with file:
+            yield file.fileno()
 
     def chunks(self, name: str) -> Iterator[bytes]:
         """The bytes of a tensor, a few MB at a time. Raises FileDamaged if the file has become shorter."""
         entry = self[name]
         if not isinstance(entry, Encoded):
-            yield from _bytes(entry, 0, entry.size)
+            yield from self._bytes(entry)
             return
         parts = tuple(entry.parts.values())
-        for place in range(-(-parts[0].shape[0] // entry.steps[0])):
-            rows = [_rows(part, place * step, step) for part, step in zip(parts, entry.steps, strict=True)]
-            with _held(entry, name):
-                piece = entry.decode(*rows)
-            yield piece.tobytes()
+        with contextlib.ExitStack() as stack:
+            for part in parts:
+                stack.enter_context(self._ahead(part))
+            for place in range(-(-parts[0].shape[0] // entry.steps[0])):
+                rows = [self._rows(part, place * step, step) for part, step in zip(parts, entry.steps, strict=True)]
+                with _held(entry, name):
+                    piece = entry.decode(*rows)
+                yield piece.tobytes()
+
+    def _ahead(self, entry: Stored) -> contextlib.AbstractContextManager[None]:
+        far = self.remote.get(entry.path)
+        return far.ahead(entry.start, entry.start + entry.size) if far and isinstance(entry, Tensor) else _NOTHING
 
     def region(self, name: str, region: Region) -> Array:
         """A part of a tensor as unsigned integers of its width. Raises FileDamaged."""
         entry = self[name]
         if not isinstance(entry, Encoded):
-            return _region(entry, region)
+            return self._region(entry, region)
         with _held(entry, name):
-            return entry.region(region, _region)
+            return entry.region(region, self._region)
 
     def array(self, name: str) -> Array:
         """A whole tensor as unsigned integers of its width, in its shape."""
@@ -129,13 +130,38 @@ class Weights(Mapping[str, Entry]):
     def check_unchanged(self) -> None:
         """Raises FileDamaged if a file is no longer the one whose header was read."""
         for path, stamp in self.stamps.items():
-            if _stamp(path) != stamp:
+            if path not in self.remote and _stamp(path) != stamp:
                 raise FileDamaged(f"{path.name} changed while it was read", hint="run again when nothing writes to it")
 
     def same(self, one: str, other: str) -> bool:
         """Whether two tensors have the same type, shape and bytes."""
-        a, b = self[one], self[other]
-        return (a.dtype, a.shape) == (b.dtype, b.shape) and _digest(self.chunks(one)) == _digest(self.chunks(other))
+        a, b, pair = self[one], self[other], (one, other)
+        if pair not in self._alike:
+            alike = (a.dtype, a.shape) == (b.dtype, b.shape)
+            self._alike[pair] = alike and _digest(self.chunks(one)) == _digest(self.chunks(other))
+        return self._alike[pair]
+
+    def _region(self, entry: Stored, region: Region) -> Array:
+        if isinstance(entry, Pickled):
+            return entry.raw[region]
+        with self.opened(entry.path) as file:
+            return read_region(file, entry, region)
+
+    def _rows(self, entry: Stored, first: int, count: int) -> Array:
+        """Some rows of a tensor as it is stored, as unsigned integers."""
+        rows = slice(first, min(first + count, entry.shape[0]))
+        return self._region(entry, (rows, *(slice(0, size) for size in entry.shape[1:])))
+
+    def _bytes(self, entry: Stored) -> Iterator[bytes]:
+        if isinstance(entry, Pickled):
+            data = memoryview(entry.raw.reshape(-1).data).cast("B") if entry.size else memoryview(b"")
+            yield from (bytes(data[at : at + CHUNK]) for at in range(0, entry.size, CHUNK))
+            return
+        with self.opened(entry.path) as file, self._ahead(entry):
+            for at in range(0, entry.size, CHUNK):
+                piece = bytearray(min(CHUNK, entry.size - at))
+                read_into(file, memoryview(piece), entry.start + at, entry.path)
+                yield bytes(piece)
 
     def encodings(self, digests: Mapping[str, str]) -> dict[str, dict[str, Any]]:
         """Of each tensor that is decoded: how, whether that rounds nothing, its parts with their sha256."""
@@ -155,53 +181,11 @@ def _held(entry: Encoded, name: str) -> Iterator[None]:
         raise FileDamaged(f"{entry.path.name}: {name[:200]}: {error}") from None
 
 
-def _region(entry: Stored, region: Region) -> Array:
-    if isinstance(entry, Pickled):
-        return _raw(entry).view(raw_type(entry.dtype)).reshape(entry.shape)[region]
-    try:
-        with open_regular(entry.path) as file:
-            return read_region(file.fileno(), entry, region)
-    except OSError as error:
-        raise FileDamaged(f"{entry.path.name}: cannot be read ({error.strerror})") from error
-
-
-def _bytes(entry: Stored, start: int, end: int) -> Iterator[bytes]:
-    """Some bytes of a tensor as it is stored, at most CHUNK at a time."""
-    if isinstance(entry, Pickled):
-        data = memoryview(_raw(entry).data).cast("B") if entry.size else memoryview(b"")
-        yield from (bytes(data[at : min(at + CHUNK, end)]) for at in range(start, end, CHUNK))
-        return
-    try:
-        with open_regular(entry.path) as file:
-            while start < end:
-                piece = os.pread(file.fileno(), min(CHUNK, end - start), entry.start + start)
-                if not piece:
-                    raise FileDamaged(f"{entry.path.name} became shorter while it was read")
-                start += len(piece)
-                yield piece
-    except OSError as error:
-        raise FileDamaged(f"{entry.path.name}: cannot be read ({error.strerror})") from error
-
-
-def _rows(entry: Stored, first: int, count: int) -> Array:
-    """Some rows of a tensor as it is stored, as unsigned integers."""
-    rows = slice(first, min(first + count, entry.shape[0]))
-    return _region(entry, (rows, *(slice(0, size) for size in entry.shape[1:])))
-
-
 def _digest(pieces: Iterable[bytes]) -> str:
     digest = hashlib.sha256()
     for piece in pieces:
         digest.update(piece)
     return digest.hexdigest()
-
-
-def _raw(entry: Pickled) -> Array:
-    import torch
-
-    width = BITS[entry.dtype] // 8
-    flat = entry.tensor.detach().contiguous().reshape(-1)
-    return flat.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[width]).numpy()
 
 
 def _stamp(path: Path) -> Stamp | None:
@@ -233,8 +217,10 @@ def _not_allowed(names: list[str]) -> UsageError:
     )
 
 
-def open_weights(directory: Path, allow_pickle: bool = False, file: Path | None = None) -> Weights:
-    """The checkpoint in a directory. file: this one alone.
+def open_weights(
+    directory: Path, allow_pickle: bool = False, file: Path | None = None, remote: Mapping[Path, Remote] | None = None
+) -> Weights:
+    """The checkpoint in a directory. file: this one alone. remote: files that are not there, but can be read as well.
 
     Raises as `main_file` does, and FileDamaged if a file or the index is.
     """
@@ -242,26 +228,29 @@ def open_weights(directory: Path, allow_pickle: bool = False, file: Path | None 
         if file.suffix in PICKLES and not allow_pickle:
             raise _not_allowed([file.name])
         return _open((file,))
-    main = directory / main_file([path.name for path in directory.iterdir()], str(directory), allow_pickle)
-    return _sharded(main) if main.name.endswith(INDEX) else _open((main,))
+    far = remote or {}
+    names = [path.name for path in (*directory.iterdir(), *far)]
+    main = directory / main_file(names, str(directory), allow_pickle)
+    return _sharded(main, far) if main.name.endswith(INDEX) else _open((main,), far)
 
 
-def _open(files: tuple[Path, ...], index: Path | None = None) -> Weights:
+def _open(files: tuple[Path, ...], remote: Mapping[Path, Remote] = NOWHERE, index: Path | None = None) -> Weights:
     tensors: dict[str, Entry] = {}
     stamps = {path: stamp for path in files if (stamp := _stamp(path))}
+    stamps |= {path: (one.tag, one.size, one.url) for path, one in remote.items()}
     for path in files:
         if path.suffix == SUFFIX:
             found: Mapping[str, Entry] = read_gguf(path).tensors
         elif path.suffix in PICKLES:
             found = {n: Pickled(path, t) for n, t in read_pickle(path).items()}
         else:
-            found = read_header(path)
+            found = read_header(path, remote.get(path))
         if twice := tensors.keys() & found.keys():
             raise FileDamaged(f"{path.name}: {min(twice)} is in another shard too")
         tensors |= found
     if not tensors:
         raise FileDamaged(f"{files[0].name}: no tensors in it")
-    return Weights(tensors, files, index, stamps)
+    return Weights(tensors, files, index, stamps, remote)
 
 
 def shards(index: Path) -> Mapping[str, str]:
@@ -277,15 +266,15 @@ def shards(index: Path) -> Mapping[str, str]:
     return places
 
 
-def _sharded(index: Path) -> Weights:
+def _sharded(index: Path, remote: Mapping[Path, Remote]) -> Weights:
     places = shards(index)
     files = tuple(index.parent / name for name in sorted(set(places.values())))
-    if missing := [path.name for path in files if not os.path.lexists(path)]:
+    if missing := [path.name for path in files if path not in remote and not os.path.lexists(path)]:
         raise FileDamaged(
             f"{index.name} names {len(missing)} shards that are missing: {', '.join(missing[:9])}",
             hint="download it again",
         )
-    weights = _open(files, index)
+    weights = _open(files, remote, index)
     for tensor, place in places.items():
         if tensor not in weights or weights[tensor].path.name != place:
             raise FileDamaged(f"{index.name}: {tensor[:200]} is not in {place}, where the index says")

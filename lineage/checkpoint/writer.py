@@ -115,7 +115,8 @@ def _start(entry: Entry) -> int:
 
 def work(layout: Layout, weights: Weights, hashes: bool) -> int:
     """Bytes to write and to hash, for a progress bar."""
-    return layout.size * (1 + hashes) + hashes * sum(size for _, size, _ in weights.stamps.values())
+    read = 0 if weights.remote else sum(size for _, size, _ in weights.stamps.values())
+    return layout.size * (1 + hashes) + hashes * read
 
 
 def write_weights(
@@ -140,7 +141,7 @@ def write_weights(
     tick(sum(t.size for t in layout.places.values() if t.path.name in journal.finished) * (1 + hashes))
     read = _Read(weights, layout, {}, {}, {})
     starts = {directory / file: layout.starts[file] for file in left}
-    move(moves, weights, starts, finish, read.jobs() if hashes else (), tick, sync)
+    move(moves, weights, starts, finish, read.jobs() if hashes and not weights.remote else (), tick, sync)
     files = {file: journal.finished[file]["sha256"] for file in layout.starts}
     hashed = {name: sha for said in journal.finished.values() for name, sha in said["tensors"].items()}
     if len(files) > 1:

@@ -159,6 +159,8 @@ def converted(done: "Conversion") -> list[str]:
     if bytes_of := done.preview:
         told = {name: bytes_text(count) for name, count in bytes_of.items()}
         single, double = told["comparison"], bytes_text(2 * bytes_of["comparison"])
+        if bytes_of["fetches"]:
+            lines.append(f"fetches  {told['fetches']}, kept in the cache unless with --stream; only headers were read")
         lines.append(f"writes   {told['writes']} in {len(manifest['files'])} files; free {told['free']}")
         lines.append(f"verify   {single} of memory in single precision, {double} in double")
     return lines + [f"note     {note}" for note in checkpoint.notes]

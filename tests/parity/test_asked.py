@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from lineage import cli
-from lineage.checkpoint import source
+from lineage.checkpoint import hub
 from lineage.errors import ArchitectureError, LineageError, SourceError, UsageError
 
 ROOT = Path(__file__).parents[2]
@@ -89,8 +89,8 @@ def test_what_only_the_hub_knows_is_left_to_later(monkeypatch, tmp_path):
         asked.append(self.name)
         raise Hub
 
-    usual = source._Repository.reached
-    monkeypatch.setattr(source._Repository, "reached", reach)
+    usual = hub.Repository.reached
+    monkeypatch.setattr(hub.Repository, "reached", reach)
     arguments = ["verify", "someone/something", "--cache-dir", str(tmp_path)]
     assert isinstance(CliRunner().invoke(cli.cli, arguments).exception, Hub)
     assert asked == ["someone/something"]
