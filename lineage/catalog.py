@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from importlib.metadata import EntryPoints, entry_points
+from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 Found = TypeVar("Found")
 FORMS = ("", "gguf")
+_everything = cache(entry_points)  # to look through all packages that are installed takes long
 
 
 @dataclass(frozen=True)
@@ -47,14 +48,12 @@ def _modules(group: str) -> Iterator[tuple[str, ModuleType]]:
     package = import_module(group)
     for info in pkgutil.iter_modules(package.__path__):
         yield info.name, import_module(f"{group}.{info.name}")
-    for entry in _entries().select(group=group):
+    for entry in _offered(group):
         yield entry.name, entry.load()
 
 
-@cache
-def _entries() -> EntryPoints:
-    """What all packages that are installed offer: to look through them takes longer than a command should."""
-    return entry_points()
+def _offered(group: str) -> Iterable[EntryPoint]:
+    return _everything().select(group=group)
 
 
 def _by_name(what: str, found: Iterable[tuple[str, Found]]) -> Mapping[str, Found]:
