@@ -160,7 +160,8 @@ def relative(body: dict[str, Any], fold: bool) -> dict[str, Any]:
 def _compare(a: Any, b: Any, path: Path, owner: str = "") -> Iterator[Edit]:
     """owner: the component whose field the path ends in."""
     if isinstance(a, dict) and isinstance(b, dict):
-        yield from _parts(a, b, path)
+        if a != b:  # a field's values are of its types alone, so that equal ones are the same
+            yield from _parts(a, b, path)
     elif isinstance(a, list) and isinstance(b, list) and all(isinstance(one, dict) for one in a + b):
         if len(a) != len(b):
             yield Edit("length", path, len(a), len(b), "size")

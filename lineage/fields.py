@@ -50,24 +50,27 @@ class Component:
         Component.kinds[cls.__name__] = cls
 
     def __init__(self, **given: Any) -> None:
-        kind: Any = type(self)
+        usual, slots = _slots(type(self))
         values = vars(self)
-        for name, hint, exact, least, default in _slots(kind):
-            value = given.pop(name, default)
-            values[name] = value
-            if type(value) in exact and not (least and type(value) is int and value < least):
-                continue
-            if value is MISSING:
-                raise TypeError(f"{kind.__name__} lacks {name}")
-            if type(value) is int and value.bit_length() < 1024 and float in (hint, *get_args(hint)):
-                values[name] = value = float(value)  # so that equal values are written alike
-            if not fits(value, hint) or (least and type(value) is int and value < least):
-                raise contradiction(
-                    f"{kind.__name__}: {name} must be {_wanted(hint, least)}, not {repr(value)[:80]}", name
-                )
-        if given:
-            raise TypeError(f"{kind.__name__} has no field {', '.join(given)}")
+        values.update(usual)
+        values.update(given)
+        if len(values) > len(usual):
+            raise TypeError(f"{type(self).__name__} has no field {', '.join(given.keys() - usual.keys())}")
+        for name, hint, exact, least in slots:
+            value = values[name]
+            if type(value) not in exact or (least and type(value) is int and value < least):
+                values[name] = self._fitted(name, value, hint, least)
         self.check()
+
+    def _fitted(self, name: str, value: Any, hint: Any, least: int | None) -> Any:
+        kind = type(self).__name__
+        if value is MISSING:
+            raise TypeError(f"{kind} lacks {name}")
+        if type(value) is int and value.bit_length() < 1024 and float in (hint, *get_args(hint)):
+            value = float(value)  # so that equal values are written alike
+        if not fits(value, hint) or (least and type(value) is int and value < least):
+            raise contradiction(f"{kind}: {name} must be {_wanted(hint, least)}, not {repr(value)[:80]}", name)
+        return value
 
     def __setattr__(self, name: str, value: object) -> None:
         raise FrozenInstanceError(f"{type(self).__name__}.{name} cannot be set: dataclasses.replace makes another")
@@ -102,15 +105,14 @@ class Component:
 
 
 @cache
-def _slots(kind: Any) -> tuple[tuple[str, Any, frozenset[Any], int | None, Any], ...]:
-    """Of each field: its name, its annotation, the types whose every value fits, the least value of a size, its
-    default.
+def _slots(kind: Any) -> tuple[dict[str, Any], tuple[tuple[str, Any, frozenset[Any], int | None], ...]]:
+    """The defaults; and of each field its name, its annotation, the types whose every value fits, the least value of a
+    size.
     """
     hints, least = get_type_hints(kind), {"size": 1}
-    return tuple(
-        (f.name, hints[f.name], _exactly(hints[f.name]), least.get(str(f.metadata.get("role"))), f.default)
-        for f in kind.declared
-    )
+    roles = {f.name: f.metadata.get("role") for f in kind.declared}
+    slots = tuple((name, hints[name], _exactly(hints[name]), least.get(str(role))) for name, role in roles.items())
+    return {f.name: f.default for f in kind.declared}, slots
 
 
 def _exactly(hint: Any) -> frozenset[Any]:
