@@ -50,12 +50,12 @@ class Component:
         Component.kinds[cls.__name__] = cls
 
     def __init__(self, **given: Any) -> None:
-        usual, slots = _slots(type(self))
-        values = vars(self)
+        kind: Any = type(self)
+        (usual, slots), values = _slots(kind), vars(self)
         values.update(usual)
         values.update(given)
         if len(values) > len(usual):
-            raise TypeError(f"{type(self).__name__} has no field {', '.join(given.keys() - usual.keys())}")
+            raise TypeError(f"{kind.__name__} has no field {', '.join(given.keys() - usual.keys())}")
         for name, hint, exact, least in slots:
             value = values[name]
             if type(value) not in exact or (least and type(value) is int and value < least):
