@@ -5,12 +5,11 @@ shapes on its far side, so that it needs no numbers of its own: how a fused tens
 works on any numpy array: real bytes, or the unique ids with which `prove` shows that nothing is lost or doubled.
 """
 
-import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from functools import lru_cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from lineage.components import Shape
@@ -25,8 +24,6 @@ else:
 
     Array = Any
 Shapes = tuple[Shape, ...]
-
-PROOF_SIZE = 1 << 17  # elements on which a bijection is proved; larger shapes are first divided by common factors
 
 
 class Operation(ABC):
@@ -162,7 +159,8 @@ class Stack(Operation):
         return (tuple(shape),) * count
 
     def forward(self, arrays: Sequence[Array], after: Shapes) -> list[Array]:
-        return [np.stack(list(arrays))]
+        together = _evenly(arrays)
+        return [np.stack(list(arrays)) if together is None else together]
 
     def backward(self, arrays: Sequence[Array], before: Shapes) -> list[Array]:
         return list(arrays[0])
@@ -209,6 +207,22 @@ class PerHead(Operation):
         return [np.concatenate(heads, axis=1).reshape(before[0])]
 
 
+def _evenly(arrays: Sequence[Array]) -> Array | None:
+    """Arrays of one memory (a file that is mapped) at even distances, as rows of one: nothing is copied."""
+    first, starts = arrays[0], [array.__array_interface__["data"][0] for array in arrays]
+    steps = {after - before for before, after in pairwise(starts)}
+    alike = {(id(_owner(array)), array.shape, array.strides, array.dtype) for array in arrays}
+    if len(steps) != 1 or len(alike) != 1 or min(steps) < first.nbytes:
+        return None
+    return np.lib.stride_tricks.as_strided(first, (len(arrays), *first.shape), (*steps, *first.strides))
+
+
+def _owner(array: Array) -> object:
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array if array.base is None else array.base
+
+
 Operations = tuple[Operation, ...]
 
 
@@ -252,47 +266,3 @@ def invert(operations: Operations, arrays: Sequence[Array]) -> list[Array]:
     for operation, before in zip(reversed(operations), reversed(shapes[:-1]), strict=True):
         current = operation.backward(current, before)
     return current
-
-
-@lru_cache(maxsize=4096)
-def prove(operations: Operations, after: Shapes) -> bool:
-    """Whether the operations fit these shapes, and carry each element to exactly one place and back.
-
-    Run on unique ids: every id must arrive once, in the shapes the model wants, and return to where it was.
-    """
-    shapes = reduced(after, math.lcm(*(operation.grain for operation in operations)) or 1)
-    try:
-        return _carries(operations, shapes)
-    except (ValueError, IndexError, ZeroDivisionError):  # numpy's way to say that a shape does not fit
-        return False
-
-
-def _carries(operations: Operations, shapes: Shapes) -> bool:
-    before = stages(operations, shapes)[0]
-    counts = [math.prod(shape) for shape in before]
-    starts = np.cumsum([0, *counts])
-    ids = [np.arange(n, dtype=np.int64).reshape(s) + o for n, s, o in zip(counts, before, starts[:-1], strict=True)]
-    there = apply(operations, ids, shapes)
-    if tuple(array.shape for array in there) != shapes:
-        return False
-    arrived = np.sort(np.concatenate([array.ravel() for array in there]))
-    back = invert(operations, there)
-    return bool(np.array_equal(arrived, np.arange(starts[-1]))) and all(map(np.array_equal, ids, back))
-
-
-def reduced(shapes: Shapes, grain: int, keep: int | None = None) -> Shapes:
-    """The same shapes, their longest axes divided by factors common to all, to a size on which a proof is quick.
-
-    grain: what the rows that are left must be a multiple of. keep: an axis that stays as it is.
-    """
-    axes = range(len(shapes[0])) if len({len(shape) for shape in shapes}) == 1 else ()
-    for axis in sorted((a for a in axes if a != keep), key=lambda a: -shapes[0][a]):
-        common = math.gcd(*(shape[axis] for shape in shapes)) // (
-            1 if axis else math.gcd(grain, *(s[0] for s in shapes))
-        )
-        over = sum(map(math.prod, shapes)) / PROOF_SIZE
-        if over > 1:
-            factors = [n for n in range(1, common + 1) if common % n == 0]
-            factor = next((n for n in factors if n >= over), max(factors))
-            shapes = tuple((*s[:axis], s[axis] // factor, *s[axis + 1 :]) for s in shapes)
-    return shapes

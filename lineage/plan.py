@@ -1,9 +1,8 @@
 """The plan of a conversion: which tensors of the file make which tensors of the model, proved before a weight is read.
 
 The model says which tensors it has, the rules say which names and shapes the file must then hold, and the file's
-header says what it does hold. Both sides must be covered exactly: every tensor of the model is given once, every
-tensor of the file is used once, is a copy of one that is, or is dropped by a rule. All that does not fit is told in
-one message.
+header says what it does hold. Both sides must be covered exactly: every tensor of the model is given once, every tensor
+of the file is used once, is a copy of one that is, or is dropped by a rule. What does not fit is told in one message.
 """
 
 import math
@@ -17,7 +16,8 @@ from lineage.components import Model, Shape
 from lineage.config import brief
 from lineage.errors import ArchitectureError, FileDamaged, TensorMismatch
 from lineage.misfits import Header, refuse, shown
-from lineage.operations import Operations, Shapes, prove, read_operation, spell, stages
+from lineage.operations import Operations, Shapes, read_operation, spell, stages
+from lineage.proofs import prove
 from lineage.rules import Dialect, Find, fill, match
 
 LAYERS_PER_TENSOR = 10  # at most, where some layers are one

@@ -12,7 +12,8 @@ from itertools import product
 
 from lineage.components import Shape
 from lineage.later import np
-from lineage.operations import PROOF_SIZE, Array, Operations, Shapes, apply, invert, reduced, stages
+from lineage.operations import Array, Operations, Shapes, apply, invert, stages
+from lineage.proofs import PROOF_SIZE, reduced
 
 LONG = 256  # elements in a run, on average, that make it worth moving by itself
 WRITE = 3  # reads that a write costs: it begins and ends in half a page

@@ -22,10 +22,10 @@ from lineage.operations import (
     Unfold,
     apply,
     invert,
-    prove,
     stages,
 )
 from lineage.paired import Paired
+from lineage.proofs import prove
 
 SIZES = st.integers(1, 6)
 
@@ -291,3 +291,16 @@ def test_experts_are_proved_in_their_stack() -> None:
 )
 def test_what_does_not_fit_is_not_proved(operations: Operations, after: Shapes) -> None:
     assert not prove(operations, after)
+
+
+def test_rows_that_lie_evenly_in_one_memory_are_not_copied() -> None:
+    """Even where something else lies between them; rows of two memories, or unevenly spaced, are copied."""
+    memory = np.arange(60, dtype=np.uint16)
+    parts = [memory[start : start + 6].reshape(2, 3) for start in (4, 14, 24, 34)]
+    (rows,) = Stack().forward(parts, ((4, 2, 3),))
+    assert np.array_equal(rows, np.stack(parts))
+    assert np.shares_memory(rows, memory)
+    for others in ([*parts[:2], parts[3]], [*parts[:1], parts[1].copy()], parts[::-1], [parts[0], parts[0]]):
+        (copied,) = Stack().forward(others, ((len(others), 2, 3),))
+        assert np.array_equal(copied, np.stack(others))
+        assert not np.shares_memory(copied, memory)

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_model
 from torch import Tensor, nn
 
 import lineage
@@ -83,9 +84,37 @@ def test_weights_are_not_copied_out_of_their_file(tmp_path: Path) -> None:
         assert (place / "model.safetensors").read_bytes() == bytes_before
 
 
-def test_what_a_file_holds_in_another_order_is_put_in_order(tmp_path: Path) -> None:
-    model = lineage.from_pretrained(write_tiny("gpt2", tmp_path))
-    assert all(parameter.is_contiguous() for parameter in model.parameters())
+@pytest.mark.parametrize(
+    ("family", "kept", "copied"),
+    [
+        ("gpt2", "blocks.1.mlp.body.up.weight", "blocks.1.mlp.body.down.weight"),
+        ("mixtral", "blocks.1.mlp.body.down", ""),
+    ],
+)
+def test_what_a_file_holds_in_another_order_stays_where_a_product_reads_it_as_well(
+    family: str, kept: str, copied: str, tmp_path: Path
+) -> None:
+    """Turned matrices with more rows than columns, and experts one by one; it computes, learns, moves and is saved."""
+    source = write_tiny(family, tmp_path / "source")
+    lineage.convert(str(source), tmp_path / "out", verify=False)
+    straight, usual = lineage.from_pretrained(source), lineage.from_pretrained(tmp_path / "out")
+    size = (source / "model.safetensors").stat().st_size
+    owned = dict(straight.named_parameters())
+    assert not owned[kept].is_contiguous()
+    assert abs(owned[kept].data_ptr() - straight.embed.tokens.weight.data_ptr()) < size
+    assert not copied or owned[copied].is_contiguous()
+    assert all(torch.equal(one, usual.get_parameter(name)) for name, one in owned.items())
+    ids = torch.arange(6, 22).view(2, 8)
+    bytes_before = (source / "model.safetensors").read_bytes()
+    for model in (straight, usual):
+        torch.nn.functional.cross_entropy(model(ids).logits.flatten(0, 1), ids.flatten()).backward()
+        torch.optim.SGD(model.parameters(), 0.1).step()
+    assert (source / "model.safetensors").read_bytes() == bytes_before
+    for name, one in owned.items():
+        torch.testing.assert_close(one, usual.get_parameter(name), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(straight.double()(ids).logits, usual.double()(ids).logits, rtol=1e-3, atol=1e-4)
+    save_model(straight, str(tmp_path / "saved.safetensors"))
+    assert load_file(tmp_path / "saved.safetensors").keys() == dict(straight.state_dict()).keys()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])

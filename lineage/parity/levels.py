@@ -16,7 +16,7 @@ from lineage.checkpoint.casting import cast
 from lineage.checkpoint.writer import digest_of
 from lineage.errors import TensorMismatch
 from lineage.modules.loading import to_torch
-from lineage.operations import Array, prove
+from lineage.operations import Array
 from lineage.parity import reference
 from lineage.parity.activations import Pair, pairs
 from lineage.parity.figures import Figures, rms
@@ -26,6 +26,7 @@ from lineage.parity.report import Level, passed
 from lineage.parity.routes import ROUTERS, flips, listed
 from lineage.parity.session import SLOW_WORK, Results, Session, threads
 from lineage.parity.subject import Subject
+from lineage.proofs import prove
 from lineage.rules import fill, holes
 
 FP64_LIMIT = 1e-12  # relative; honest implementations stand at 1e-16…1e-13, the weakest known bug at 1e-8
