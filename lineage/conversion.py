@@ -19,7 +19,6 @@ from lineage.checkpoint.source import Source, locate
 from lineage.checkpoint.weights import Weights, open_weights
 from lineage.config import Reading
 from lineage.errors import ArchitectureError, FileDamaged, TensorMismatch, UsageError
-from lineage.integrity import damaged
 from lineage.plan import Plan, Resolved, make_plan, resolve, unproved
 from lineage.rules import Dialect
 from lineage.writing import Options, Progress, Work, dump, holds, reading
@@ -214,8 +213,8 @@ def _written(
     with target.staged(final, check, journal, work.options.sync) as folder, reading(source.directory):
         target.check_space(final, work.needed())
         done = Conversion(final, checkpoint, work.write(folder, progress))
-        if work.options.hashes and source.remote and (problems := damaged(folder, done.manifest)):
-            raise FileDamaged("what came is not what the hub says its files are", facts=problems[:20], code="checksum")
+        if work.options.hashes and source.remote:
+            _check_arrived(folder, done.manifest)
         if compare:
             done = compare(done, folder)
         checkpoint.weights.check_unchanged()
@@ -226,6 +225,14 @@ def _found(device: str) -> str:
     from lineage.parity.device import find
 
     return find(device)
+
+
+def _check_arrived(folder: Path, manifest: dict[str, Any]) -> None:
+    """Raises FileDamaged if the source, made again from what was written, has not the sha256s that the hub tells."""
+    from lineage.integrity import damaged  # and what exports, which other conversions do without
+
+    if problems := damaged(folder, manifest):
+        raise FileDamaged("what came is not what the hub says its files are", facts=problems[:20], code="checksum")
 
 
 def default_output(source: Source) -> Path:
