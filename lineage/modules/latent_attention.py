@@ -1,5 +1,7 @@
 """Attention over latents. B batch, T tokens, D width, H heads, P plain channels, R turned ones, V of a value."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
@@ -16,6 +18,7 @@ class LatentProduct(nn.Module):
     def __init__(self, spec: c.LatentAttention) -> None:
         super().__init__()
         self.spec = spec
+        scale = spec.head_width**-0.5 if spec.scale is None else spec.scale
         self.inner = c.Attention(
             heads=spec.heads,
             kv_heads=spec.heads,
@@ -25,6 +28,7 @@ class LatentProduct(nn.Module):
             output_bias=False,
             scale=spec.scale,
         )
+        self.folded = replace(self.inner, kv_heads=1, head_width=spec.latent + spec.rotary.width, scale=scale)
 
     def turned(self, key_BTx: Tensor, context: Context) -> Tensor:
         """The shared key, which these vectors end in, [B, 1, T, R]."""
@@ -45,6 +49,20 @@ class LatentProduct(nn.Module):
         q_BHTx = torch.cat([q_BHTx[..., : spec.plain], q_BHTR], -1)
         k_BHTx = torch.cat([k_BHTP, key_B1SR.expand(-1, spec.heads, -1, -1)], -1)
         return product(q_BHTx, k_BHTx, v_BHTV, self.inner, context)
+
+    def among_latents(self, q_BTx: Tensor, both_B1Sx: Tensor, up_xL: Tensor, context: Context) -> Tensor:
+        """The same without keys and values, which need not be made again for each new token (DeepSeek-V2, §2.1.2).
+
+        q · (U k) is (Uᵀ q) · k: what the cache holds is one key for all heads, and its first channels are the value.
+        up_xL: kv_up's weight.
+        """
+        spec = self.spec
+        q_BHTx, up_HxL = q_BTx.unflatten(-1, (spec.heads, -1)).transpose(1, 2), up_xL.unflatten(0, (spec.heads, -1))
+        q_BHTR = turn(q_BHTx[..., spec.plain :], context.rotation(spec.rotary, q_BTx.dtype), spec.rotary)
+        q_BHTx = torch.cat([q_BHTx[..., : spec.plain] @ up_HxL[:, : spec.plain], q_BHTR], -1)
+        out_BTx = product(q_BHTx, both_B1Sx, both_B1Sx[..., : spec.latent], self.folded, context)
+        out_BHTL = out_BTx.unflatten(-1, (spec.heads, -1)).transpose(1, 2)
+        return (out_BHTL @ up_HxL[:, spec.plain :].mT).transpose(1, 2).flatten(2)
 
 
 @runs(c.LatentAttention)
@@ -75,6 +93,9 @@ class LatentAttention(nn.Module):
         if context.cache is not None:
             key_B1TR = self.product.turned(down_BTx, context)
             (both_B1Sx,) = context.kept(torch.cat([latent_BTL[:, None], key_B1TR], -1))
+            if x_BTD.shape[1] == 1 and context.backend != "eager":  # which writes out every step
+                new: Tensor = self.o(self.product.among_latents(q_BTx, both_B1Sx, self.kv_up.weight, context))
+                return new
             latent_B1SL, key_B1SR = both_B1Sx.split([self.spec.latent, self.spec.rotary.width], -1)
             latent_BTL = latent_B1SL[:, 0]
         out: Tensor = self.o(self.product(q_BTx, self.kv_up(latent_BTL), down_BTx, context, key_B1SR))
