@@ -8,11 +8,13 @@ import ast
 import hashlib
 import inspect
 import pkgutil
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -52,6 +54,13 @@ def _modules(group: str) -> Iterator[tuple[str, ModuleType]]:
         yield entry.name, entry.load()
 
 
+def _own(group: str, name: str) -> ModuleType | None:
+    """Our module of a name, if there is one and no other package has a say: to read one takes less than to read all."""
+    name = name.replace("-", "_")
+    there = name.isidentifier() and not any(_offered(group)) and find_spec(f"{group}.{name}")
+    return import_module(f"{group}.{name}") if there else None
+
+
 def _offered(group: str) -> Iterable[EntryPoint]:
     return _everything().select(group=group)
 
@@ -78,6 +87,12 @@ def families() -> Mapping[str, Family]:
     return _by_name("specs", ((name, _family(name, module)) for name, module in _modules("lineage.specs")))
 
 
+def family(name: str) -> Family:
+    """The spec of a name that is known."""
+    module = _own("lineage.specs", name)
+    return _family(name, module) if module else families()[name]
+
+
 @cache
 def dialects(form: str = "") -> Mapping[str, "Dialect"]:
     """Every converter of files of one form, by the model_type that it reads."""
@@ -101,13 +116,19 @@ def sources(dialect: "Dialect") -> dict[str, dict[str, str]]:
     """The modules that say what a model of a dialect is and how it is spelled, each with the sha256 of its text and of
     the siblings that it takes from: the versions of the tables.
     """
-    known = dialects(dialect.form)[dialect.model_types[0]]
-    homes = [_texts(m) for _, m in _modules("lineage.converters") if any(one is known for one in vars(m).values())]
-    spec, found = inspect.getmodule(families()[dialect.spec].function), {}
+    known = _registered(dialect.model_types[0], dialect.form)
+    homes = [_texts(m) for m in _loaded("lineage.converters") if any(one is known for one in vars(m).values())]
+    spec, found = inspect.getmodule(family(dialect.spec).function), {}
     for what, texts in (("spec", _texts(spec)), ("converter", min(homes, key=len, default={}))):  # others import it
         whole = "\0".join(texts[name] for name in sorted(texts))
         found[what] = {"module": next(iter(texts), ""), "sha256": hashlib.sha256(whole.encode()).hexdigest()}
     return found
+
+
+def _loaded(group: str) -> list[ModuleType]:
+    """The modules of a group of which something is at hand."""
+    ours = [module for name, module in sorted(sys.modules.items()) if name.startswith(f"{group}.")]
+    return [*ours, *(entry.load() for entry in _offered(group))]
 
 
 def _texts(module: ModuleType | None) -> dict[str, str]:
@@ -174,16 +195,25 @@ def dialect(model_type: object, architectures: object = None, form: str = "") ->
             else f"config.json: model_type is {model_type!r}, not a name",
             hint="is this a transformers checkpoint? its config.json names its model_type",
         )
+    if found := _registered(model_type, form):
+        return found
     known = dialects(form)
-    if model_type not in known:
-        raise ArchitectureError(
-            f"model_type {model_type[:80]!r} has no converter{f' from {form}' if form else ''}."
-            + _nearest(model_type, known),
-            facts=[f"known     {', '.join(sorted(known))}"],
-            hint="describe it in two short files: docs/add-a-family.md",
-            context={"model_type": model_type[:80], "architectures": architectures},
-        )
-    return known[model_type]
+    raise ArchitectureError(
+        f"model_type {model_type[:80]!r} has no converter{f' from {form}' if form else ''}."
+        + _nearest(model_type, known),
+        facts=[f"known     {', '.join(sorted(known))}"],
+        hint="describe it in two short files: docs/add-a-family.md",
+        context={"model_type": model_type[:80], "architectures": architectures},
+    )
+
+
+def _registered(model_type: str, form: str) -> "Dialect | None":
+    from lineage.rules import Dialect
+
+    for one in vars(_own("lineage.converters", model_type) or object).values():  # mostly it is named as its type
+        if isinstance(one, Dialect) and one.form == form and model_type in one.model_types:
+            return one
+    return dialects(form).get(model_type)
 
 
 def summary(name: str | None = None) -> list[dict[str, Any]]:

@@ -9,16 +9,16 @@ said.
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from lineage.checkpoint import target
-from lineage.checkpoint.files import open_regular, read_json
+from lineage.checkpoint.files import digest_of, read, read_json
 from lineage.checkpoint.gguf import SUFFIX
 from lineage.checkpoint.safetensors import BITS, HEADER, read_kept, start_of
-from lineage.checkpoint.weights import CHUNK, INDEX
+from lineage.checkpoint.weights import INDEX
 from lineage.errors import ArchitectureError, FileDamaged, UsageError
 from lineage.original import Original, open_original
 from lineage.record import SOURCE, cast_text, read_manifest
@@ -275,21 +275,6 @@ def pieces(original: Original, file: Path | bytes | Layout) -> Iterator[bytes | 
     yield file.start if isinstance(file, Layout) else file
     for name in file.names if isinstance(file, Layout) else ():
         yield from original.chunks(name)
-
-
-def read(path: Path) -> Iterator[bytes]:
-    """The bytes of a file as it lies there."""
-    with open_regular(path) as opened:
-        while piece := opened.read(CHUNK):
-            yield piece
-
-
-def digest_of(found: Iterable[bytes | memoryview]) -> str:
-    """The sha256 of bytes that come in pieces."""
-    digest = hashlib.sha256()
-    for piece in found:
-        digest.update(piece)
-    return digest.hexdigest()
 
 
 def put(file: BinaryIO, piece: bytes | memoryview) -> None:

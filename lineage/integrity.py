@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from lineage.checkpoint.files import digest_of, read
 from lineage.errors import FileDamaged
-from lineage.exporting import Draft, Layout, digest_of, draft_of, pieces, read
+from lineage.exporting import Draft, Layout, draft_of, pieces
 from lineage.original import open_original
 from lineage.record import digest
 

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from lineage import graph
-from lineage.checkpoint.files import open_regular
+from lineage.checkpoint.files import CHUNK, open_regular
 from lineage.checkpoint.regions import read_into, read_region
 from lineage.checkpoint.safetensors import BITS, Tensor
-from lineage.checkpoint.weights import CHUNK, Weights
+from lineage.checkpoint.weights import Weights
 from lineage.components import Shape
 from lineage.constants import CONSTANTS, stored
 from lineage.errors import FileDamaged

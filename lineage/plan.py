@@ -254,9 +254,9 @@ def _beside(names: Collection[str], wanted: Collection[str], base: str) -> list[
 
 
 def _function(dialect: Dialect) -> Callable[..., Model]:
-    from lineage.catalog import families  # the catalog knows specs and converters, and neither knows it
+    from lineage.catalog import family  # the catalog knows specs and converters, and neither knows it
 
-    return families()[dialect.spec].function
+    return family(dialect.spec).function
 
 
 def _standing_in(

@@ -15,6 +15,8 @@ def prove(operations: Operations, after: Shapes) -> bool:
 
     Run on unique ids: every id must arrive once, in the shapes the model wants, and return to where it was.
     """
+    if not operations:
+        return True
     shapes = reduced(after, math.lcm(*(operation.grain for operation in operations)) or 1)
     try:
         return _carries(operations, shapes)

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from lineage.checkpoint.files import digest_of, read
 from lineage.checkpoint.target import MANIFEST
 from lineage.errors import UsageError
-from lineage.exporting import digest_of, read
 from lineage.record import SOURCE, digest, read_manifest
 
 HUB = "https://huggingface.co"

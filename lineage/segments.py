@@ -7,7 +7,7 @@ tensors, so that copying, tracing and the way back (`backward`) follow from the 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import product
 
 from lineage.components import Shape
@@ -42,9 +42,7 @@ class Tile:
 class Lowered:
     """The operations of a step for given shapes, in one direction.
 
-    after: the shapes on the model's side, whichever the direction. runs: an array [N, 5] of (input, start in it,
-    output, start in it, length), in elements, in the order of the outputs, each as long as can be; None if the
-    elements do not stay together in long ones: then `tiles` says how to go about it in little memory.
+    after: the shapes on the model's side, whichever the direction.
     """
 
     operations: Operations
@@ -52,8 +50,23 @@ class Lowered:
     backward: bool
     inputs: Shapes
     outputs: Shapes
-    runs: Array | None
-    free: tuple[Free, ...]
+
+    @cached_property
+    def runs(self) -> Array | None:
+        """An array [N, 5] of (input, start in it, output, start in it, length), in elements, in the order of the
+        outputs, each as long as can be; None if the elements do not stay together in long ones: then `tiles` says how
+        to go about it in little memory. Exact: leading axes are run at their real size. Takes memory for the pieces
+        that stay together, not for elements.
+        """
+        return _runs(self.operations, self.after, self.outputs if self.backward else self.inputs, self.backward)
+
+    @cached_property
+    def free(self) -> tuple[Free, ...]:
+        """The axes along which tiles are cut."""
+        whole = self.runs is not None
+        return (
+            () if whole else tuple(_free(self.operations, self.after, self.outputs if self.backward else self.inputs))
+        )
 
     def made(self, arrays: Sequence[Array]) -> list[Array]:
         """The outputs of these inputs, whole ones or those of a tile."""
@@ -116,14 +129,11 @@ def _region(shape: Shape, cuts: dict[int, tuple[int, int]]) -> Region:
 def lower(operations: Operations, after: Shapes, backward: bool = False) -> Lowered:
     """What the operations move, for tensors of these shapes on the model's side, whose plan is proved.
 
-    backward: from the model's tensors to the file's. Exact where it speaks of runs: leading axes are run at their
-    real size. Takes memory for the pieces that stay together, not for elements.
+    backward: from the model's tensors to the file's.
     """
     before = stages(operations, after)[0]
     inputs, outputs = (after, before) if backward else (before, after)
-    runs = _runs(operations, after, before, backward)
-    free = () if runs is not None else tuple(_free(operations, after, before))
-    return Lowered(operations, after, backward, inputs, outputs, runs, free)
+    return Lowered(operations, after, backward, inputs, outputs)
 
 
 def _runs(operations: Operations, after: Shapes, before: Shapes, backward: bool) -> Array | None:

@@ -174,7 +174,9 @@ def run(command: click.Command) -> None:
     stop = _stopper()
     for number in heeded:
         signal.signal(number, stop)
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy starts threads when it is loaded, which nothing here uses
+    os.environ.setdefault(
+        "OPENBLAS_NUM_THREADS", "1"
+    )  # numpy starts threads when it is loaded, which nothing here uses
     if quiet():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     try:

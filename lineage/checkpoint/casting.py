@@ -1,9 +1,8 @@
 """Numbers of one floating-point type as those of another, rounded to nearest, ties to even."""
 
-import numpy as np
-
 from lineage.checkpoint.safetensors import BITS
 from lineage.constants import NUMPY, stored
+from lineage.later import np
 from lineage.operations import Array
 
 CASTS = {"fp32": "F32", "bf16": "BF16", "fp16": "F16"}

@@ -13,12 +13,11 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from lineage.checkpoint.safetensors import BITS
 from lineage.components import Shape
 from lineage.constants import stored
 from lineage.errors import TensorMismatch
+from lineage.later import np
 from lineage.operations import Array
 from lineage.segments import Region
 

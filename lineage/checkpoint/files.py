@@ -2,15 +2,17 @@
 
 import contextlib
 import errno
+import hashlib
 import json
 import os
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from lineage.errors import FileDamaged, SourceError
 
+CHUNK = 1 << 22  # bytes that are read at a time
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -65,3 +67,18 @@ def read_json(path: Path, limit: int = 100_000_000) -> Any:
         raise FileDamaged(f"{path.name}: cannot be read ({error.strerror})") from error
     except ValueError as error:
         raise FileDamaged(f"{path.name}: not JSON as it should be ({str(error)[:100]})") from None
+
+
+def read(path: Path) -> Iterator[bytes]:
+    """The bytes of a file as it lies there."""
+    with open_regular(path) as opened:
+        while piece := opened.read(CHUNK):
+            yield piece
+
+
+def digest_of(found: Iterable[bytes | memoryview]) -> str:
+    """The sha256 of bytes that come in pieces."""
+    digest = hashlib.sha256()
+    for piece in found:
+        digest.update(piece)
+    return digest.hexdigest()

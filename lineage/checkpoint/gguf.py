@@ -15,13 +15,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import numpy as np
-
 from lineage.checkpoint.encoded import Encoded
 from lineage.checkpoint.files import open_regular
 from lineage.checkpoint.safetensors import Tensor
 from lineage.components import Shape
 from lineage.errors import ArchitectureError, FileDamaged, UsageError
+from lineage.later import np
 from lineage.operations import Array
 
 SUFFIX = ".gguf"

@@ -14,15 +14,14 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
 from lineage.checkpoint.casting import cast
-from lineage.checkpoint.files import FULL
+from lineage.checkpoint.files import CHUNK, FULL
 from lineage.checkpoint.regions import Handle, raw_type, read_into, write_all, write_region
 from lineage.checkpoint.safetensors import BITS, Tensor
 from lineage.checkpoint.tasks import Job, Task, in_order, tile_span, whole_span
-from lineage.checkpoint.weights import CHUNK, Weights
+from lineage.checkpoint.weights import Weights
 from lineage.errors import TensorMismatch
+from lineage.later import np
 from lineage.operations import Array
 from lineage.segments import Lowered, Tile
 
@@ -182,17 +181,19 @@ class _Work:
         """What is to be done, in any order."""
         ranges: list[_Range] = []
         for one in moves:
-            path, runs = one.targets[0].path, one.lowered.runs
-            entries = [self.weights[name] for name in one.sources]
-            plain = all(isinstance(e, Tensor) and e.dtype == one.targets[0].dtype for e in entries)
-            if runs is None:
+            path, entries = one.targets[0].path, [self.weights[name] for name in one.sources]
+            plain = [e for e in entries if isinstance(e, Tensor) and e.dtype == one.targets[0].dtype]
+            if plain and not one.lowered.operations:  # as it is: nothing need be computed, nor numpy loaded
+                (new,), (old,) = one.targets, plain
+                ranges.append(_Range(new.path, new.start, old.path, old.start, new.size))
+            elif (runs := one.lowered.runs) is None:
                 width = max(BITS[e.dtype] for e in (*entries, *one.targets)) // 8
                 axes = [axis for axis, _ in getattr(entries[0], "cuts", ())]
                 axes = axes or [0] * (entries[0].path in self.weights.remote)  # rows lie together
                 tiles = one.lowered.tiles(TILE // width, axes)
                 yield from (Task(path, partial(self._tile, one, tile), tile_span(entries, tile)) for tile in tiles)
-            elif plain and len(runs) <= SCATTERED:
-                ranges += _ranges(one, [e for e in entries if isinstance(e, Tensor)])
+            elif len(plain) == len(entries) and len(runs) <= SCATTERED:
+                ranges += _ranges(one, plain)
             else:
                 yield from (Task(path, partial(self._stream, one, i), whole_span(e)) for i, e in enumerate(entries))
         for part in _merged(ranges):

@@ -4,13 +4,13 @@ import os
 from collections.abc import Iterator
 from math import prod
 from pathlib import Path
-
-import numpy as np
+from typing import Any
 
 from lineage.checkpoint.remote import Remote
 from lineage.checkpoint.safetensors import BITS, Tensor
 from lineage.components import Shape
 from lineage.errors import FileDamaged
+from lineage.later import np
 from lineage.operations import Array
 from lineage.segments import Region
 
@@ -19,7 +19,7 @@ Handle = int | Remote  # of an open file, or what stands for one elsewhere
 PIECE = 1 << 18  # bytes of one write: Linux looks long for room for larger ones in its cache
 
 
-def raw_type(dtype: str) -> np.dtype[np.unsignedinteger]:
+def raw_type(dtype: str) -> Any:
     """The unsigned integers that stand for the elements of a type."""
     return np.dtype(f"<u{BITS[dtype] // 8}")
 

@@ -6,27 +6,24 @@ stored encoded is met here as what it stands for.
 """
 
 import contextlib
-import hashlib
 import json
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import numpy as np
-
 from lineage.checkpoint.encoded import Encoded, present
-from lineage.checkpoint.files import open_regular, read_json
+from lineage.checkpoint.files import CHUNK, digest_of, open_regular, read_json
 from lineage.checkpoint.gguf import SUFFIX, read_gguf
 from lineage.checkpoint.pickles import Pickled, read_pickle
 from lineage.checkpoint.regions import Handle, read_into, read_region
 from lineage.checkpoint.remote import Remote
 from lineage.checkpoint.safetensors import BITS, JSON_LIMIT, Tensor, read_header
 from lineage.errors import FileDamaged, SourceError, UsageError
+from lineage.later import np
 from lineage.operations import Array
 from lineage.segments import Region
 
-CHUNK = 1 << 22
 INDEX = ".index.json"
 MAIN = ("model.safetensors", "model.safetensors" + INDEX, "pytorch_model.bin", "pytorch_model.bin" + INDEX)
 """The file that speaks for a checkpoint, the one to prefer first."""
@@ -138,7 +135,7 @@ class Weights(Mapping[str, Entry]):
         a, b, pair = self[one], self[other], (one, other)
         if pair not in self._alike:
             alike = (a.dtype, a.shape) == (b.dtype, b.shape)
-            self._alike[pair] = alike and _digest(self.chunks(one)) == _digest(self.chunks(other))
+            self._alike[pair] = alike and digest_of(self.chunks(one)) == digest_of(self.chunks(other))
         return self._alike[pair]
 
     def _region(self, entry: Stored, region: Region) -> Array:
@@ -179,13 +176,6 @@ def _held(entry: Encoded, name: str) -> Iterator[None]:
         yield
     except ValueError as error:
         raise FileDamaged(f"{entry.path.name}: {name[:200]}: {error}") from None
-
-
-def _digest(pieces: Iterable[bytes]) -> str:
-    digest = hashlib.sha256()
-    for piece in pieces:
-        digest.update(piece)
-    return digest.hexdigest()
 
 
 def _stamp(path: Path) -> Stamp | None:

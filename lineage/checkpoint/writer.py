@@ -12,16 +12,15 @@ from math import prod
 from pathlib import Path
 from typing import TypeVar
 
-import numpy as np
-
 from lineage.checkpoint.encoded import Encoded
-from lineage.checkpoint.files import open_regular
+from lineage.checkpoint.files import CHUNK, open_regular
 from lineage.checkpoint.journal import Journal
 from lineage.checkpoint.moving import Move, Tick, move
 from lineage.checkpoint.regions import read_into
 from lineage.checkpoint.safetensors import BITS, Tensor, start_of
-from lineage.checkpoint.weights import CHUNK, Entry, Weights
+from lineage.checkpoint.weights import Entry, Weights
 from lineage.errors import FileDamaged
+from lineage.later import np
 from lineage.operations import Array
 from lineage.plan import Plan, Step
 from lineage.segments import lower
