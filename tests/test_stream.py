@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,11 +12,13 @@ from typing import Any
 
 import pytest
 
+import lineage
 from lineage.parity.tiny import write_tiny
 from tests import encodings, fakehub, handmade
 from tests.fakehub import Hub, Part, Repository, serving
-from tests.handmade import Outcome, command, environment, finish, main, start, tensors, tree
+from tests.handmade import Outcome, environment, finish, main, start, tensors, tree
 from tests.test_resume import make
+from tests.test_survival import names
 
 COMMIT = "2" * 40
 SIZES = {"layers": 2, "width": 256, "vocab": 900, "context": 32}
@@ -75,12 +76,31 @@ def around(hub: Hub, tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def stream(around: dict[str, str], tmp_path: Path) -> Stream:
+def here(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """This process too knows no other hub: starting one takes longer than most of what is tried."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+
+    for name in os.environ.keys() - environment().keys():
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", hub.url + "/{repo_id}/resolve/{revision}/{filename}")
+    monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "home" / "hub"))
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "home" / "token"))
+    monkeypatch.chdir(tmp_path)
+    shown = not are_progress_bars_disabled()
+    disable_progress_bars()
+    yield
+    if shown:
+        enable_progress_bars()
+
+
+@pytest.fixture
+def stream(here: None, tmp_path: Path) -> Stream:
     """Runs `lineage convert org/NAME --stream -o out`."""
 
     def run(name: str, *more: str | Path) -> Outcome:
-        arguments = ("convert", f"org/{name}", "-o", tmp_path / "out", "--verify", "none", "--stream", *more)
-        return command(*arguments, cwd=tmp_path, env=around)
+        return main("convert", f"org/{name}", "-o", tmp_path / "out", "--verify", "none", "--stream", *more)
 
     return run
 
@@ -131,12 +151,12 @@ def test_the_same_bytes_and_none_twice(
     assert any("its word" in note for note in record["notes"])
 
 
-def test_every_operation(hub: Hub, around: dict[str, str], folders: dict[str, Path], tmp_path: Path) -> None:
-    """Stacked, fused, cut, turned, decoded: one after the other, since starting a process takes longer."""
-    told = "import lineage, sys; [lineage.convert(f'org/{n}', n, verify=False, stream=True) for n in sys.argv[1:]]"
+@pytest.mark.usefixtures("here")
+def test_every_operation(hub: Hub, folders: dict[str, Path], tmp_path: Path) -> None:
+    """Stacked, fused, cut, turned, decoded."""
     names = [*FAMILIES, "fp8", "mxfp4"]
-    outcome = finish(start(*names, command=(sys.executable, "-c", told), cwd=tmp_path, env=around))
-    assert outcome.code == 0, outcome.text
+    for name in names:
+        lineage.convert(f"org/{name}", tmp_path / name, verify=False, stream=True)
     for name in names:
         (tmp_path / f"box-{name}").mkdir()
         assert weights(tmp_path / name) == plainly(folders[name], tmp_path / f"box-{name}"), name
@@ -144,21 +164,21 @@ def test_every_operation(hub: Hub, around: dict[str, str], folders: dict[str, Pa
     assert large(hub)["model.safetensors"] <= SPARE * size
 
 
-def test_a_dry_run_reads_headers(hub: Hub, around: dict[str, str], folders: dict[str, Path], tmp_path: Path) -> None:
-    found = command("convert", "org/shards", "--dry-run", "--json", cwd=tmp_path, env=around)
+def test_a_dry_run_reads_headers(hub: Hub, here: None, folders: dict[str, Path], tmp_path: Path) -> None:
+    found = main("convert", "org/shards", "--dry-run", "--json")
     assert found.code == 0, found.text
     files = folders["shards"].glob("*.safetensors")
     starts = {path.name: 8 + int.from_bytes(path.read_bytes()[:8], "little") for path in files}
     assert large(hub) == starts
-    assert [path.name for path in tmp_path.iterdir()] == ["home"]
+    assert names(tmp_path) == ["home"]
     sizes = sum(path.stat().st_size for path in folders["shards"].glob("*.safetensors"))
     assert found.json["preview"]["fetches"] == sizes
 
 
 def test_compared_with_what_the_output_gives_back(
-    hub: Hub, around: dict[str, str], tmp_path: Path, folders: dict[str, Path]
+    hub: Hub, here: None, tmp_path: Path, folders: dict[str, Path]
 ) -> None:
-    found = command("convert", "org/llama", "-o", "out", "--stream", cwd=tmp_path, env=around)
+    found = main("convert", "org/llama", "-o", "out", "--stream")
     assert (found.code, found.err) == (0, ""), found.text
     assert found.out.endswith("verified out/\n")
     assert large(hub)["model.safetensors"] <= SPARE * (folders["llama"] / "model.safetensors").stat().st_size
@@ -237,7 +257,7 @@ def test_changed_between_header_and_data(
 ) -> None:
     hub.wrong = lambda one: what(one) if one.first > 8 else None
     refused(stream("gpt2"), code, kind, *words)
-    assert [path.name for path in tmp_path.iterdir()] == ["home"]
+    assert names(tmp_path) == ["home"]
 
 
 @pytest.mark.parametrize(
@@ -267,8 +287,8 @@ def test_what_is_here_is_not_streamed(folders: dict[str, Path], tmp_path: Path) 
     refused(main("convert", folders["gpt2"], "-o", tmp_path / "out", "--stream"), 2, "usage", "--stream")
 
 
-def test_what_is_cached_is_read_there(stream: Stream, hub: Hub, around: dict[str, str], tmp_path: Path) -> None:
-    assert command("convert", "org/gpt2", "--verify", "none", "-o", "one", cwd=tmp_path, env=around).code == 0
+def test_what_is_cached_is_read_there(stream: Stream, hub: Hub) -> None:
+    assert main("convert", "org/gpt2", "--verify", "none", "-o", "one").code == 0
     hub.sent.clear()
     assert stream("gpt2").code == 0
     assert large(hub) == {}
@@ -276,16 +296,13 @@ def test_what_is_cached_is_read_there(stream: Stream, hub: Hub, around: dict[str
 
 @pytest.mark.parametrize(("share", "would_do"), [(1.5, True), (0.5, False)])
 def test_room_is_looked_for_before_anything_is_fetched(
-    share: float, would_do: bool, hub: Hub, around: dict[str, str], folders: dict[str, Path], tmp_path: Path
+    share: float, would_do: bool, hub: Hub, here: None, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is fetched and what is made of it lie on one disk here; --stream is named where there is room for one."""
     size = sum(path.stat().st_size for path in folders["shards"].glob("*.safetensors"))
-    less = (
-        "import shutil, lineage.cli; usage = shutil.disk_usage\n"
-        f"shutil.disk_usage = lambda path: usage(path)._replace(free={int(share * size)})\nlineage.cli.main()"
-    )
-    arguments = ("convert", "org/shards", "-o", tmp_path / "out", "--verify", "none")
-    outcome = finish(start(*arguments, command=(sys.executable, "-c", less), cwd=tmp_path, env=around))
+    free = shutil.disk_usage("/")._replace(free=int(share * size))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: free)
+    outcome = main("convert", "org/shards", "-o", "out", "--verify", "none")
     refused(outcome, 8, "resources", "not enough disk", "bytes to fetch, and about as many to write")
     assert ("--stream" in outcome.err) == would_do
     assert large(hub) == {}
