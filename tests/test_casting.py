@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import lineage
 from lineage.checkpoint.casting import CASTS, cast, rounds
+from lineage.parity.tiny import write_tiny
 from tests import encodings, handmade
 from tests.handmade import command, main, tree
 
@@ -161,6 +162,15 @@ finally:
     peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
     print(peak.split()[1], *sorted({"torch", "transformers", "huggingface_hub"} & set(sys.modules)), file=sys.stderr)
 """
+
+
+def test_what_only_moves_loads_no_numpy(tmp_path: Path) -> None:
+    """It takes a third of such a command's time."""
+    source = write_tiny("llama", tmp_path / "source")
+    told = "from lineage import cli; import sys\ntry: cli.main()\nfinally: print('numpy' in sys.modules, file=sys.stderr)"
+    run = [sys.executable, "-c", told]
+    outcome = command("convert", source, "-o", tmp_path / "out", "--verify", "none", command=run)
+    assert (outcome.code, outcome.err) == (0, "False\n")
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of memory is read from /proc")
