@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from lineage import graph
-from lineage.checkpoint.files import CHUNK, open_regular
+from lineage.checkpoint.files import CHUNK, opened
 from lineage.checkpoint.regions import read_into, read_region
 from lineage.checkpoint.safetensors import BITS, Tensor
 from lineage.checkpoint.weights import Weights
@@ -101,7 +101,7 @@ class Original(Mapping[str, Made]):
         lowered = lower(step.operations, step.target_shapes, True)
         with contextlib.ExitStack() as stack:
             held = [self.weights[name] for name in step.targets if name in self.weights]
-            handles = {e.path: stack.enter_context(open_regular(e.path)).fileno() for e in held}
+            handles = {e.path: stack.enter_context(opened(e.path)).fileno() for e in held}
             if lowered.runs is not None:
                 rows = lowered.runs[lowered.runs[:, 2] == made.place]
                 yield from self._joined(step, rows, BITS[made.dtype] // 8, handles)

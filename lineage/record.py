@@ -7,14 +7,13 @@ refused before anything in it is used. Records of older versions lack what is yo
 import hashlib
 import json
 import re
-import shutil
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from lineage.checkpoint.files import read_json
+from lineage.checkpoint.files import copy, read_json
 from lineage.checkpoint.gguf import SUFFIX
 from lineage.checkpoint.safetensors import HEADER, read_header, read_start
 from lineage.checkpoint.target import MANIFEST
@@ -98,7 +97,7 @@ def keep(folder: Path, weights: Weights) -> None:
         if path.suffix not in (SUFFIX, *PICKLES):
             (folder / (path.name + HEADER)).write_bytes(read_start(path, weights.remote.get(path))[0])
     if weights.index:
-        shutil.copyfile(weights.index, folder / (weights.index.name + HEADER))
+        copy(weights.index, folder / (weights.index.name + HEADER))
 
 
 def cast_text(cast: Mapping[str, Any] | None) -> str:

@@ -17,6 +17,7 @@ import lineage
 from lineage import catalog, graph
 from lineage.checkpoint import target, writer
 from lineage.checkpoint.casting import rounds
+from lineage.checkpoint.files import copy
 from lineage.checkpoint.gguf import SUFFIX, read_gguf
 from lineage.checkpoint.journal import Journal
 from lineage.checkpoint.safetensors import BITS
@@ -63,7 +64,8 @@ class Work:
         """The journal of this conversion: of another source, plan or form it would have another key."""
         stamps = sorted((str(path.resolve()), stamp) for path, stamp in self.checkpoint.weights.stamps.items())
         starts = {name: start.hex() for name, start in self.layout.starts.items()}
-        return Journal(lineage.__version__, stamps, starts, self.checkpoint.plan.to_json(), self.options.hashes)
+        key = lineage.__version__, stamps, starts, self.checkpoint.plan.to_json(), self.options.hashes
+        return Journal(*key, far=bool(self.checkpoint.weights.remote))
 
     def needed(self) -> int:
         """Bytes that are still to be written: tensors, small files, and a little for headers and record."""
@@ -93,7 +95,7 @@ class Work:
         elif keys not in small:
             raise FileDamaged("config.json is gone")
         for path in small:
-            shutil.copyfile(path, directory / SOURCE / path.name)
+            copy(path, directory / SOURCE / path.name)
         written = writer.write_weights(
             directory, checkpoint.weights, self.layout, self.journal, self.options.hashes, self._ticker(progress),
             self.options.sync,

@@ -4,7 +4,7 @@ import os
 import time
 
 from lineage import cli
-from lineage.checkpoint import moving
+from lineage.checkpoint import journal, moving
 
 PAUSE = float(os.environ.get("PAUSE", "0.01"))  # seconds before each piece
 kernel = os.copy_file_range
@@ -16,6 +16,7 @@ def copy_file_range(*arguments: int) -> int:
 
 
 moving.PIECE = 1 << 20
+journal.LEAST = 1
 os.copy_file_range = copy_file_range
 
 if __name__ == "__main__":

@@ -12,12 +12,13 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import lineage
 import lineage.checkpoint.pickles
-from lineage.checkpoint import moving, target
+from lineage.checkpoint import files, journal, moving, target
 from lineage.errors import FileDamaged
 from tests import handmade
 from tests.handmade import SLOWLY, environment, finish, main, start, tree
@@ -56,6 +57,12 @@ def whole(source: Path) -> Tree:
     """What an undisturbed run makes of it."""
     assert main(*arguments(source, source.parent)).code == 0
     return tree(source.parent / "out")
+
+
+@pytest.fixture(autouse=True)
+def however_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is finished waits even if it is as little as here."""
+    monkeypatch.setattr(journal, "LEAST", 1)
 
 
 @pytest.fixture
@@ -125,6 +132,12 @@ def test_goes_on_from_finished_files(source: Path, whole: Tree, box: Path, full_
     assert {file: (box / "out" / file).stat().st_ino for file in left} == before  # not written again
     assert tree(box / "out") == whole
     assert names(box) == ["out"]
+
+
+def test_what_is_soon_done_again_does_not_wait(source: Path, box: Path, full_after: Break, monkeypatch) -> None:
+    monkeypatch.setattr(journal, "LEAST", 1 << 28)
+    assert interrupted(source, box, 2, full_after) == []
+    assert names(box) == []
 
 
 def test_says_what_waits(source: Path, box: Path, full_after: Break) -> None:
@@ -260,6 +273,73 @@ def test_a_disk_that_fails(side: str, source: Path, whole: Tree, box: Path, monk
     assert names(box) in ([], [PARTIAL])
     assert main(*arguments(source, box)).code == 0
     assert (tree(box / "out"), tree(source), names(box)) == (whole, before, ["out"])
+
+
+class Failing:
+    """A file whose nth call to read fails, counted over all that are opened under its name."""
+
+    def __init__(self, name: str, nth: int) -> None:
+        self.name, self.left = name, nth
+
+    def open(self, file: Path | int, mode: str) -> Any:
+        opened = open(file, mode)  # noqa: SIM115
+        path = os.readlink(f"/proc/self/fd/{opened.fileno()}")
+        return Reading(opened, self) if mode == "rb" and Path(path).name == self.name else opened
+
+
+class Reading:
+    def __init__(self, file: Any, how: Failing) -> None:
+        self.file, self.how = file, how
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.file, name)
+
+    def __enter__(self) -> "Reading":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.file.close()
+
+    def read(self, *count: int) -> bytes:
+        self.how.left -= 1
+        if self.how.left == 0:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return self.file.read(*count)
+
+
+def refused_until_it_can_be_read(name: str, output: Path, monkeypatch: pytest.MonkeyPatch, *run: str | Path) -> int:
+    """How many reads of a file there are; where any of them fails, it is that file's fault and nothing is left."""
+    for nth in range(1, 30):
+        how = Failing(name, nth)
+        with monkeypatch.context() as patch:
+            patch.setattr(files, "open", how.open, raising=False)
+            outcome = main(*run)
+        if how.left > 0:
+            assert outcome.code == 0, outcome.text
+            return nth - 1
+        assert outcome.code == 7, outcome.text
+        assert (name in outcome.err, "Input/output error" in outcome.err) == (True, True), outcome.err
+        assert names(output.parent) == []
+    raise AssertionError("it is read again and again")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["config.json", "tokenizer.json", "LICENSE", "model.safetensors.index.json", "model-00001-of-00005.safetensors"],
+)
+def test_a_source_whose_small_files_fail(name: str, tmp_path: Path, box: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """EIO at any read of a file that is only copied, too, is the source's fault, and then the export's."""
+    source = make(tmp_path / "source")
+    for small in ("tokenizer.json", "LICENSE"):
+        (source / small).write_text("{}")
+    reads = refused_until_it_can_be_read(name, box / "out", monkeypatch, *arguments(source, box, "--hash"))
+    assert reads >= 2
+    made = (box / "out").rename(tmp_path / "made")
+    kept = next(path.name for path in (made / "source").iterdir() if path.name.startswith(name))
+    reads = refused_until_it_can_be_read(
+        kept, box / "out", monkeypatch, "export", made, "-o", box / "out", "--to", "hf"
+    )
+    assert reads >= 2
 
 
 @pytest.mark.parametrize("code", [errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM])

@@ -25,6 +25,19 @@ def open_regular(path: Path) -> BinaryIO:
     return open(handle, "rb")
 
 
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """A file that is read, with nothing else done meanwhile: whatever the system refuses is the file's fault.
+
+    Raises FileDamaged.
+    """
+    try:
+        with open_regular(path) as file:
+            yield file
+    except OSError as error:
+        raise FileDamaged(f"{path.name}: cannot be read ({error.strerror})") from error
+
+
 def available_memory() -> float:
     """Bytes of memory that are free to use; unlimited where the system does not tell."""
     with contextlib.suppress(OSError, StopIteration):
@@ -70,10 +83,17 @@ def read_json(path: Path, limit: int = 100_000_000) -> Any:
 
 
 def read(path: Path) -> Iterator[bytes]:
-    """The bytes of a file as it lies there."""
-    with open_regular(path) as opened:
-        while piece := opened.read(CHUNK):
+    """The bytes of a file as it lies there. Raises FileDamaged."""
+    with opened(path) as file:
+        while piece := file.read(CHUNK):
             yield piece
+
+
+def copy(path: Path, to: Path) -> None:
+    """Write a file again, told apart whose fault it is: raises FileDamaged, or OSError for what cannot be written."""
+    with open(to, "wb") as out:
+        for piece in read(path):
+            out.write(piece)
 
 
 def digest_of(found: Iterable[bytes | memoryview]) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from lineage.checkpoint.encoded import Encoded
-from lineage.checkpoint.files import open_regular
+from lineage.checkpoint.files import opened
 from lineage.checkpoint.safetensors import Tensor
 from lineage.components import Shape
 from lineage.errors import ArchitectureError, FileDamaged, UsageError
@@ -110,11 +110,8 @@ class _Cursor:
 def read_gguf(path: Path) -> Header:
     """The header of a file. Raises FileDamaged, ArchitectureError for types of tensors that are not decoded here, and
     UsageError if the `gguf` package is needed for them and missing."""
-    try:
-        with open_regular(path) as file:
-            return _read(_Cursor(path, file))
-    except OSError as error:
-        raise FileDamaged(f"{path.name}: cannot be read ({error.strerror})") from error
+    with opened(path) as file:
+        return _read(_Cursor(path, file))
 
 
 def _read(cursor: _Cursor) -> Header:

@@ -12,11 +12,14 @@ import threading
 from pathlib import Path
 from typing import Any
 
+LEAST = 1 << 28  # bytes that are worth waiting for a run that goes on; fewer are sooner written than looked after
+
 
 class Journal:
-    """The journal of one run. finished: file -> what was said of it."""
+    """The journal of one run. finished: file -> what was said of it. far: whether to fetch the source takes long."""
 
-    def __init__(self, *key: Any) -> None:
+    def __init__(self, *key: Any, far: bool = False) -> None:
+        self.far = far
         text = json.dumps(key, sort_keys=True, default=repr)
         self.key = hashlib.sha256(text.encode()).hexdigest()
         self.finished: dict[str, dict[str, Any]] = {}
@@ -52,6 +55,11 @@ class Journal:
                 with open(self._path, "ab", buffering=0) as file:
                     file.write(line)
             self.finished[path.name] = said
+
+    def worth(self, folder: Path) -> bool:
+        """Whether what is finished shall wait for a run that goes on."""
+        sizes = [(folder / name).stat().st_size for name in self.finished]
+        return bool(sizes) and (self.far or sum(sizes) >= LEAST)
 
     def trim(self, folder: Path) -> None:
         """Remove what is not finished."""

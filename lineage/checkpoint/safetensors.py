@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lineage.checkpoint.files import open_regular, parse_json
+from lineage.checkpoint.files import opened, parse_json
 from lineage.checkpoint.remote import Remote
 from lineage.components import Shape
 from lineage.errors import FileDamaged
@@ -42,13 +42,6 @@ class Tensor:
 
 def read_header(path: Path, far: Remote | None = None) -> dict[str, Tensor]:
     """The tensors of one file. far: what stands for it. Raises FileDamaged, saying what is wrong with it."""
-    try:
-        return _read_header(path, far)
-    except OSError as error:
-        raise FileDamaged(f"{path.name}: cannot be read ({error.strerror})") from error
-
-
-def _read_header(path: Path, far: Remote | None) -> dict[str, Tensor]:
     start, size = read_start(path, far)
     tensors = _parsed(path, start[8:].rstrip(b" "), len(start))
     _check_coverage(path, tensors, len(start), size)
@@ -56,20 +49,20 @@ def _read_header(path: Path, far: Remote | None) -> dict[str, Tensor]:
 
 
 def read_start(path: Path, far: Remote | None = None) -> tuple[bytes, int]:
-    """What stands before the data, length and header as they are; and the file's size. Raises FileDamaged, OSError."""
+    """What stands before the data, length and header as they are; and the file's size. Raises FileDamaged."""
     if far:
         if not far.start:
             first = far.read(0, 8)
             far.start = first + far.read(8, _header_length(path, far.size, first))
         return far.start, far.size
-    with open_regular(path) as file:
+    with opened(path) as file:
         size = os.fstat(file.fileno()).st_size
         first = file.read(8)
         return first + file.read(_header_length(path, size, first)), size
 
 
 def read_kept(path: Path) -> tuple[bytes, dict[str, Tensor]]:
-    """The start of a file that was kept without its data, and its tensors by place. Raises FileDamaged, OSError."""
+    """The start of a file that was kept without its data, and its tensors by place. Raises FileDamaged."""
     start, size = read_start(path)
     tensors = _parsed(path, start[8:].rstrip(b" "), len(start))
     _check_coverage(path, tensors, len(start), max((t.start + t.size for t in tensors.values()), default=len(start)))

@@ -90,7 +90,7 @@ def staged(
     output: Path, check: Callable[[], None], journal: Journal | None = None, sync: bool = True
 ) -> Iterator[Path]:
     """A directory to fill; on a clean exit it becomes `output`, on any other it vanishes. But where what ended it may
-    be over the next time, the files that the journal calls finished wait for a run that goes on.
+    be over the next time, the files that the journal calls finished wait for a run that goes on, if they are worth it.
 
     check: `check_output`, asked again at either end, since other processes do not wait. sync: wait until all lies on
     the disk, so that a loss of power changes nothing. Raises what it raises,
@@ -114,7 +114,7 @@ def staged(
                 _move(partial, output)
             except BaseException as error:
                 passing = isinstance(error, PASSING) and (partial / "new").is_dir()
-                if journal and journal.finished and passing:
+                if journal and passing and journal.worth(partial / "new"):
                     journal.trim(partial / "new")
                     error.add_note(f"{len(journal.finished)} finished files wait in {partial} for the same command")
                     raise

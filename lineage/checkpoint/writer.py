@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from lineage.checkpoint.encoded import Encoded
-from lineage.checkpoint.files import CHUNK, open_regular
+from lineage.checkpoint.files import CHUNK, opened
 from lineage.checkpoint.journal import Journal
 from lineage.checkpoint.moving import Move, Tick, move
 from lineage.checkpoint.regions import read_into
 from lineage.checkpoint.safetensors import BITS, Tensor, start_of
 from lineage.checkpoint.weights import Entry, Weights
-from lineage.errors import FileDamaged
 from lineage.later import np
 from lineage.operations import Array
 from lineage.plan import Plan, Step
@@ -217,28 +216,25 @@ def digests(path: Path, tensors: Mapping[K, Tensor], tick: Tick = lambda count: 
     """The sha256 of a file and of some tensors in it, in one pass. Raises FileDamaged."""
     whole, found, at = hashlib.sha256(), {}, 0
     buffer = memoryview(bytearray(CHUNK))
-    try:
-        with open_regular(path) as file:
-            end = path.stat().st_size
+    with opened(path) as file:
+        end = path.stat().st_size
 
-            def feed(stop: int, *digesters: "hashlib._Hash") -> None:
-                nonlocal at
-                while at < stop:
-                    piece = buffer[: min(CHUNK, stop - at)]
-                    read_into(file.fileno(), piece, at, path)
-                    for digester in digesters:
-                        digester.update(piece)
-                    at += len(piece)
-                    tick(len(piece))
+        def feed(stop: int, *digesters: "hashlib._Hash") -> None:
+            nonlocal at
+            while at < stop:
+                piece = buffer[: min(CHUNK, stop - at)]
+                read_into(file.fileno(), piece, at, path)
+                for digester in digesters:
+                    digester.update(piece)
+                at += len(piece)
+                tick(len(piece))
 
-            for name, tensor in sorted(tensors.items(), key=lambda item: item[1].start):
-                feed(tensor.start, whole)
-                own = hashlib.sha256()
-                feed(tensor.start + tensor.size, whole, own)
-                found[name] = own.hexdigest()
-            feed(end, whole)
-    except OSError as error:
-        raise FileDamaged(f"{path.name}: cannot be read ({error.strerror})") from error
+        for name, tensor in sorted(tensors.items(), key=lambda item: item[1].start):
+            feed(tensor.start, whole)
+            own = hashlib.sha256()
+            feed(tensor.start + tensor.size, whole, own)
+            found[name] = own.hexdigest()
+        feed(end, whole)
     return whole.hexdigest(), found
 
 
