@@ -417,6 +417,39 @@ def test_killed_at_random_moments(source: Path, whole: Tree, box: Path) -> None:
     assert (tree(box / "out"), names(box)) == (whole, ["out"])
 
 
+def test_an_export_killed_at_random_moments(source: Path, whole: Tree, box: Path) -> None:
+    """Every second run replaces an earlier export; whatever a killed one left, there is a whole one or none."""
+    chance = random.Random(int(os.environ.get("SEED", "0")))
+    made = source.parent / "out"
+    assert main("export", made, "-o", box / "first", "--to", "hf").code == 0
+    original = tree(box / "first")
+    assert original == {name: what for name, what in tree(source).items() if name in original}
+    (box / "first").rename(box / "out")
+    killed = amid = 0
+    while killed < MOMENTS:
+        replacing = (box / "out").exists() and killed % 2 == 0
+        if not replacing:
+            shutil.rmtree(box / "out", ignore_errors=True)
+        run = ("export", made, "-o", box / "out", "--to", "hf", *(("--force",) if replacing else ()))
+        old = {path.stat().st_ino for path in (box / PARTIAL).glob("new")}
+        process = start(*run, command=SLOWLY, env=environment(PAUSE="0.005"))
+        if chance.random() < 0.9:
+            until(process, lambda: any(p.stat().st_ino not in old for p in (box / PARTIAL).glob("new")))  # noqa: B023
+        time.sleep(chance.uniform(0, 0.6))
+        process.kill()
+        outcome = finish(process)
+        assert outcome.code in (0, -signal.SIGKILL), outcome.text
+        killed += outcome.code != 0
+        amid += (box / PARTIAL / "new").exists()
+        assert (box / "out").exists() or not replacing
+        assert not (box / "out").exists() or tree(box / "out") == original
+        assert set(names(box)) <= {"out", PARTIAL, ".out.lock"}
+    assert amid >= MOMENTS // 2, f"{amid} of {killed} were killed at their work"
+    shutil.rmtree(box / "out", ignore_errors=True)
+    assert main("export", made, "-o", box / "out", "--to", "hf").code == 0
+    assert (tree(box / "out"), names(box), tree(made)) == (original, ["out"], whole)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_stopped_and_gone_on(number: int, source: Path, whole: Tree, box: Path) -> None:
     process = start(*arguments(source, box), command=SLOWLY, env=environment(PAUSE="0.1"), preexec_fn=heeding)
