@@ -9,10 +9,12 @@ import os
 import random
 import shutil
 import signal
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import CancelledError, Future
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -364,6 +366,24 @@ def test_a_source_that_vanishes(tmp_path: Path, box: Path) -> None:
     outcome = finish(process)
     assert outcome.code == 7, outcome.text
     assert names(box) == []
+
+
+def test_what_was_called_off_is_not_waited_for() -> None:
+    """A worker may take the end of a file whose last jobs the failure of another was just in time to cancel."""
+    job: Future[None] = Future()
+    job.cancel()
+    found: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            moving._finished(cast(Any, None), Path("file"), [job], lambda: None)
+        except CancelledError as error:
+            found.append(error)
+
+    worker = threading.Thread(target=run, daemon=True)
+    worker.start()
+    worker.join(20)
+    assert found
 
 
 def test_enospc_at_many_sizes(tmp_path: Path, disk: Callable[[str], Path], monkeypatch) -> None:  # noqa: F811

@@ -9,7 +9,7 @@ import ctypes
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from lineage.segments import Lowered, Tile
 
 WORKERS = 2  # copying is bound by memory: a third adds nothing
 PIECE = 1 << 26  # bytes that are asked of the kernel at a time
-TILE = 1 << 23  # bytes that are rearranged at a time
+TILE = 10 << 20  # bytes that are rearranged at a time: in and out, by each worker
 SCATTERED = 1 << 10  # runs of one step that are worth a call each
 
 Tick = Callable[[int], None]
@@ -112,9 +112,8 @@ def move(
 
 
 def _finished(handles: "_Handles", path: Path, jobs: list[Future[None]], finish: Job) -> None:
-    wait(jobs)  # those not done are another worker's: jobs are taken in the order in which they were handed in
-    for job in jobs:
-        job.result()
+    for job in jobs:  # those not done are another worker's, being taken in the order in which they were handed in
+        job.result()  # not `wait`, which never hears of a job that was called off after it was handed in
     handles.done(path)
     finish()
 
