@@ -14,7 +14,8 @@ from lineage.later import np
 from lineage.operations import Array
 from lineage.segments import Region
 
-STRIP = 64  # places of an array that are turned at a time
+LINE = 64  # bytes that the processor fetches at a time
+MOST = 1 << 22  # bytes that are put in order at a time
 Handle = int | Remote  # of an open file, or what stands for one elsewhere
 PIECE = 1 << 18  # bytes of one write: Linux looks long for room for larger ones in its cache
 
@@ -36,18 +37,23 @@ def read_region(handle: Handle, tensor: Tensor, region: Region) -> Array:
 
 def write_region(handle: int, tensor: Tensor, region: Region, part: Array) -> None:
     """Put a part of a tensor where it belongs. Raises OSError."""
+    if not part.flags.c_contiguous and part.nbytes > MOST and len(part) > 1:  # what is put in order takes room
+        first, half = region[0].start, len(part) // 2
+        write_region(handle, tensor, (slice(first, first + half), *region[1:]), part[:half])
+        write_region(handle, tensor, (slice(first + half, region[0].stop), *region[1:]), part[half:])
+        return
     view = _contiguous(part).reshape(-1).data.cast("B")
     for at, start, count in _spans(tensor.shape, region, part.dtype.itemsize):
         write_all(handle, view[at : at + count], tensor.start + start)
 
 
 def _contiguous(part: Array) -> Array:
-    """The same, row by row in memory; strips of a turned array stay in the processor's cache."""
+    """The same, row by row in memory; of a turned array as much at a time as is fetched and written in one piece."""
     if part.flags.c_contiguous or part.ndim < 2:
         return np.ascontiguousarray(part)
-    whole = np.empty(part.shape, part.dtype)
-    for at in range(0, part.shape[-1], STRIP):
-        whole[..., at : at + STRIP] = part[..., at : at + STRIP]
+    whole, strip = np.empty(part.shape, part.dtype), LINE // part.itemsize
+    for at in range(0, part.shape[-1], strip):
+        whole[..., at : at + strip] = part[..., at : at + strip]
     return whole
 
 
