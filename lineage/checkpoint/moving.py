@@ -186,7 +186,7 @@ class _Work:
                 (new,), (old,) = one.targets, plain
                 ranges.append(_Range(new.path, new.start, old.path, old.start, new.size))
             elif (runs := one.lowered.runs) is None:
-                width = max(BITS[e.dtype] for e in (*entries, *one.targets)) // 8
+                width = sum(BITS[kind] for kind in {e.dtype for e in (*entries, *one.targets)}) // 8
                 axes = [axis for axis, _ in getattr(entries[0], "cuts", ())]
                 axes = axes or [0] * (entries[0].path in self.weights.remote)  # rows lie together
                 tiles = one.lowered.tiles(TILE // width, axes)
