@@ -183,7 +183,8 @@ def draft_of(directory: Path, manifest: Mapping[str, Any]) -> Draft:
 def small_files(directory: Path, manifest: Mapping[str, Any]) -> dict[str, Path]:
     """The original's files that hold no tensors, by name. Raises FileDamaged if one is not as it was."""
     said, held = manifest["source"]["files"], manifest["source"]["weights"]
-    places = {n: directory / SOURCE / (n + HEADER * n.endswith(INDEX)) for n in said if n not in held}
+    places = {n: directory / SOURCE / n for n in said if n not in held}  # an index too, in conversions of before
+    places |= {n: kept for n in places if n.endswith(INDEX) and (kept := directory / SOURCE / (n + HEADER)).is_file()}
     for name, path in places.items():
         if not path.is_file() and not name.endswith(INDEX):  # older conversions kept none
             raise FileDamaged(f"{SOURCE}/{name} is gone", code="checksum")

@@ -252,6 +252,16 @@ def test_the_default_place_and_json(made, tmp_path, monkeypatch):
     assert {row["name"]: row["sha256"] for row in outcome.json["files"]}["model.safetensors"] == digest
 
 
+def test_an_index_kept_under_its_own_name_comes_back(tmp_path):
+    """As conversions of before left it."""
+    source = sharded(handmade.write(tmp_path / "source"), 2)
+    made = converted(source, tmp_path / "made")
+    (made / "source" / f"{INDEX}.header").rename(made / "source" / INDEX)
+    assert lineage.export(made, tmp_path / "back").same
+    assert tree(tmp_path / "back") == tree(source)
+
+
+
 def test_an_old_record_still_loads_and_exports(made, tmp_path):
     """As written before there were headers, rules and the spec's hash."""
     record = json.loads((made / "lineage.json").read_text())
