@@ -261,7 +261,6 @@ def test_an_index_kept_under_its_own_name_comes_back(tmp_path):
     assert tree(tmp_path / "back") == tree(source)
 
 
-
 def test_an_old_record_still_loads_and_exports(made, tmp_path):
     """As written before there were headers, rules and the spec's hash."""
     record = json.loads((made / "lineage.json").read_text())
