@@ -113,6 +113,7 @@ def test_what_a_file_holds_in_another_order_stays_where_a_product_reads_it_as_we
     for name, one in owned.items():
         torch.testing.assert_close(one, usual.get_parameter(name), rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(straight.double()(ids).logits, usual.double()(ids).logits, rtol=1e-3, atol=1e-4)
+    assert all(one.is_contiguous() for one in lineage.from_pretrained(source, dtype="bf16").parameters())
     save_model(straight, str(tmp_path / "saved.safetensors"))
     assert load_file(tmp_path / "saved.safetensors").keys() == dict(straight.state_dict()).keys()
 
