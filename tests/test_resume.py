@@ -9,9 +9,11 @@ import os
 import random
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
 from pathlib import Path
 from typing import Any, cast
@@ -342,6 +344,54 @@ def test_a_source_whose_small_files_fail(name: str, tmp_path: Path, box: Path, m
         kept, box / "out", monkeypatch, "export", made, "-o", box / "out", "--to", "hf"
     )
     assert reads >= 2
+
+
+@pytest.fixture
+def bad_place(tmp_path: Path) -> Iterator[Callable[[Path, str, int], Path]]:
+    """A folder as on a disk that cannot be read at some place of some file; by the kernel, not by a patch of ours."""
+    mount = tmp_path / "mount"
+    processes: list[subprocess.Popen[str]] = []
+
+    def mounted_with(folder: Path, name: str, place: int) -> Path:
+        mount.mkdir()
+        command = (sys.executable, str(Path(__file__).with_name("failing_disk.py")))
+        processes.append(start(folder, mount, name, str(place), command=command))
+        if processes[-1].stdout.readline() != "mounted\n":  # type: ignore[union-attr]
+            pytest.skip(f"no file system in user space here: {finish(processes[-1]).err.strip()[-200:]}")
+        return mount
+
+    yield mounted_with
+    for process in processes:
+        if process.poll() is None:
+            subprocess.run(["umount", "-l", mount], check=True)
+            finish(process)
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("config.json", 0), ("tokenizer.json", 0.9), ("model.safetensors.index.json", 0),
+        ("model-00001-of-00005.safetensors", 0), ("model-00003-of-00005.safetensors", 0.5),
+        ("model-00005-of-00005.safetensors", 0.99),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("more", [(), ("--hash",)])
+def test_a_disk_with_a_bad_place(
+    name: str,
+    part: float,
+    more: tuple[str, ...],
+    tmp_path: Path,
+    box: Path,
+    bad_place: Callable[[Path, str, int], Path],
+) -> None:
+    source = make(tmp_path / "source")
+    (source / "tokenizer.json").write_text('{"a": "%s"}' % ("b" * 100_000))
+    bad_place(source, name, int(part * (source / name).stat().st_size))
+    run = ("convert", "mount", "-o", box / "out", "--verify", "none", *more)
+    outcome = finish(start(*run, cwd=tmp_path))
+    assert outcome.code == 7, outcome.text
+    assert f"error[file]: {name}: cannot be read (Input/output error) (exit 7)" in outcome.err
+    assert names(box) == []
 
 
 @pytest.mark.parametrize("code", [errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM])
