@@ -217,7 +217,9 @@ LOSSES = ("regression", "single_label_classification", "multi_label_classificati
 FLOATS = ("float64", "float32", "float16", "bfloat16", "auto")
 FORMS: Mapping[str, Callable[[Any], bool]] = {
     "anything": lambda value: True,
-    "full attention in every layer": lambda value: isinstance(value, list) and set(value) <= {"full_attention"},
+    "full attention in every layer": lambda value: (
+        isinstance(value, list) and all(one == "full_attention" for one in value)
+    ),
     "a list of names": lambda value: isinstance(value, list) and all(isinstance(name, str) for name in value),
     "the name of a loss": lambda value: value in LOSSES,
     "the name of a floating-point type": lambda value: str(value).removeprefix("torch.") in FLOATS,

@@ -233,6 +233,16 @@ def test_inert_key_must_keep_its_form(key: str, value: Any) -> None:
             read(catalog.dialects()[model_type].config, {key: value})
 
 
+@pytest.mark.parametrize("value", [1, "full_attention", ["sliding_attention"], [["full_attention"]], [{}]])
+def test_layers_that_must_all_be_full(value: Any) -> None:
+    """What cannot be hashed was found by fuzzing."""
+    held = [d for d in catalog.dialects().values() if any(getattr(e, "form", "").startswith("full") for e in d.config)]
+    assert held
+    for dialect in held:
+        with pytest.raises(ArchitectureError, match=r"layer_types is .* full attention in every layer"):
+            read(dialect.config, {"layer_types": value})
+
+
 @pytest.mark.parametrize("model_type", DIALECTS)
 def test_all_problems_are_named_at_once(model_type: str) -> None:
     dialect = catalog.dialects()[model_type]
