@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -194,6 +195,21 @@ def test_wrong_value_is_refused(model_type: str) -> None:
             assert caught.value.message.startswith(f"config.json: {spelling} is ")
             assert "understood: " in caught.value.message
             assert len(caught.value.message) < 300
+
+
+NESTED: list[Any] = [
+    [[]], [{}], [None], {"": []}, [["full_attention"]], [[["global", []], 1]], [[[[], "local"], 1]],
+    {"rope_type": []}, {"rope_type": "yarn", "factor": [[]]}, {"full_attention": {"rope_theta": {}}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("model_type", DIALECTS)
+def test_no_value_is_stumbled_over(model_type: str) -> None:
+    """Whatever stands deeper than anyone looks: read or refused, by every kind of key there is."""
+    for entry in catalog.dialects()[model_type].config:
+        for spelling, value in ((spelling, value) for spelling in entry.spellings() for value in NESTED):
+            with suppress(ArchitectureError):
+                read((entry,), {spelling: value})
 
 
 @pytest.mark.parametrize("model_type", DIALECTS)
