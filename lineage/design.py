@@ -163,9 +163,16 @@ def _row(name: str, edits: list[Edit], before: str, after: str) -> Row:
     state = "moved" if moved else "added" if gone[0] else "removed" if gone[1] else "changed"
     if before == after:  # what the words leave out
         chosen = [edit for edit in edits if edit.decided]
-        before = joined(dict.fromkeys(f"{' '.join(edit.names[-2:])} {number(edit.before)}" for edit in chosen))
-        after = joined(dict.fromkeys(f"{' '.join(edit.names[-2:])} {number(edit.after)}" for edit in chosen))
+        before = joined(dict.fromkeys(_field(edit, edit.before) for edit in chosen))
+        after = joined(dict.fromkeys(_field(edit, edit.after) for edit in chosen))
     return Row(name, state, before, after, tuple(edits))
+
+
+def _field(edit: Edit, value: Any) -> str:
+    """A field and its value: ``norm eps 1e-12``, ``head not late``."""
+    *owner, last = edit.names[-2:]
+    told = f"{'' if value else 'not '}{last}" if isinstance(value, bool) else f"{last} {number(value)}"
+    return " ".join([*owner, told])
 
 
 def size_name(edit: Edit) -> str:
