@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_model
+from safetensors.torch import load_file, save_file, save_model
 from torch import Tensor, nn
 
 import lineage
@@ -116,6 +116,19 @@ def test_what_a_file_holds_in_another_order_stays_where_a_product_reads_it_as_we
     assert all(one.is_contiguous() for one in lineage.from_pretrained(source, dtype="bf16").parameters())
     save_model(straight, str(tmp_path / "saved.safetensors"))
     assert load_file(tmp_path / "saved.safetensors").keys() == dict(straight.state_dict()).keys()
+
+
+def test_experts_in_low_precision_stay_in_their_file(tmp_path: Path) -> None:
+    source = write_tiny("mixtral", tmp_path / "source")
+    tensors = {name: one.bfloat16() for name, one in load_file(source / "model.safetensors").items()}
+    save_file(tensors, source / "model.safetensors")
+    model = lineage.from_pretrained(source)
+    size = (source / "model.safetensors").stat().st_size
+    assert model.head.weight.dtype == torch.bfloat16
+    first = min(parameter.data_ptr() for parameter in model.parameters())
+    last = max(parameter.data_ptr() + parameter.nbytes for parameter in model.parameters())
+    assert last - first <= size
+    assert not model.get_parameter("blocks.1.mlp.body.down").is_contiguous()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])

@@ -122,7 +122,7 @@ class Model(nn.Module):
     def _apply(self, fn: Any, recurse: bool = True) -> "Model":
         """Matrices that lie the other way round, as their file has them, are put in order for low precision."""
         super()._apply(fn, recurse)
-        for one in [one for one in self.parameters() if one.itemsize < 4]:
+        for one in [one for one in self.parameters() if one.ndim == 2 and one.itemsize < 4]:
             one.data = one.data.contiguous()
         return self
 
