@@ -37,8 +37,8 @@ def contradiction(message: str, *arguments: str) -> ArchitectureError:
 class Component:
     """The base of the vocabulary. Its subclasses are final, frozen dataclasses, known by their class name.
 
-    What a frozen dataclass can do is written out here once: to have it generated for each class took a third of a
-    second of every ten commands.
+    What a frozen dataclass can do is written out here once: to have all of it generated for each class took 26 to 44 ms
+    of every command.
     """
 
     kinds: ClassVar[dict[str, type["Component"]]] = {}

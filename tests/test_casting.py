@@ -165,7 +165,7 @@ finally:
 
 
 def test_what_only_moves_loads_no_numpy(tmp_path: Path) -> None:
-    """It takes a third of such a command's time."""
+    """To load it takes 0.1 s, of 0.4 for a small model."""
     source = write_tiny("llama", tmp_path / "source")
     code = "import sys; from lineage import cli\ntry: cli.main()\nfinally: "
     code += "print(int('numpy' in sys.modules), file=sys.stderr)"
