@@ -1,7 +1,6 @@
 """The command line: parse, call lineage, print."""
 
 import os
-import platform
 import sys
 from pathlib import Path
 from typing import Any
@@ -92,15 +91,9 @@ def convert(model: str, verify: str, as_json: bool, **options: Any) -> None:
         say_json({"schema": "lineage.convert/1", "output": str(done.output), "manifest": done.manifest,
                   "preview": done.preview, "report": done.report.to_dict() if done.report else None})  # fmt: skip
     else:
-        verdict = (
-            "nothing was written to"
-            if done.preview
-            else "converted"
-            if not done.report
-            else "verified"
-            if done.report.passed
-            else "NOT EQUAL"
-        )
+        verdict = "nothing was written to" if done.preview else "converted"
+        if done.report:
+            verdict = "verified" if done.report.passed else "NOT EQUAL"
         say([*text.converted(done), *(done.report.lines() if done.report else []), f"{verdict} {done.output}/"])
     if done.report:
         _judge(done.report)
@@ -284,6 +277,8 @@ def families(name: str | None, as_json: bool) -> None:
 @json_option
 def env(as_json: bool) -> None:
     """Print the versions and the machine, for a report of a fault."""
+    import platform
+
     from lineage.render import text
     from lineage.writing import versions
 
@@ -292,7 +287,7 @@ def env(as_json: bool) -> None:
 
 
 def main() -> None:
-    """The command, as it is installed."""
+    """The command line, to its end by SystemExit."""
     run(cli)
 
 

@@ -1,5 +1,13 @@
-"""`python -m lineage`."""
+"""`lineage`, as it is installed, and `python -m lineage`."""
 
 from lineage.cli import main
+from lineage.terminal import leave
 
-main()
+
+def script() -> None:
+    """Run the command line and end the process."""
+    leave(main)
+
+
+if __name__ == "__main__":
+    script()

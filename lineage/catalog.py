@@ -10,27 +10,25 @@ import inspect
 import pkgutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lineage.components import Model
 from lineage.errors import ArchitectureError, UsageError
+from lineage.installed import offered
+from lineage.values import Value
 
 if TYPE_CHECKING:
     from lineage.rules import Dialect  # numpy comes with the rules, and a spec alone needs neither
 
 Found = TypeVar("Found")
 FORMS = ("", "gguf")
-_everything = cache(entry_points)  # to look through all packages that are installed takes long
 
 
-@dataclass(frozen=True)
-class Family:
+class Family(Value):
     """A spec's function with what its file says about it. published: a size's name -> the function's arguments.
 
     tiny: arguments for a model small enough to try everything on.
@@ -50,19 +48,15 @@ def _modules(group: str) -> Iterator[tuple[str, ModuleType]]:
     package = import_module(group)
     for info in pkgutil.iter_modules(package.__path__):
         yield info.name, import_module(f"{group}.{info.name}")
-    for entry in _offered(group):
+    for entry in offered(group):
         yield entry.name, entry.load()
 
 
 def _own(group: str, name: str) -> ModuleType | None:
     """Our module of a name, if there is one and no other package has a say: to read one takes less than to read all."""
     name = name.replace("-", "_")
-    there = name.isidentifier() and not any(_offered(group)) and find_spec(f"{group}.{name}")
+    there = name.isidentifier() and not any(offered(group)) and find_spec(f"{group}.{name}")
     return import_module(f"{group}.{name}") if there else None
-
-
-def _offered(group: str) -> Iterable[EntryPoint]:
-    return _everything().select(group=group)
 
 
 def _by_name(what: str, found: Iterable[tuple[str, Found]]) -> Mapping[str, Found]:
@@ -128,7 +122,7 @@ def sources(dialect: "Dialect") -> dict[str, dict[str, str]]:
 def _loaded(group: str) -> list[ModuleType]:
     """The modules of a group of which something is at hand."""
     ours = [module for name, module in sorted(sys.modules.items()) if name.startswith(f"{group}.")]
-    return [*ours, *(entry.load() for entry in _offered(group))]
+    return [*ours, *(entry.load() for entry in offered(group))]
 
 
 def _texts(module: ModuleType | None) -> dict[str, str]:

@@ -1,13 +1,11 @@
 """Kinds of config line in which one key says several things, or an older one still counts."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from lineage.keys import MANY, Entry, Flag, Size, brief
 
 
-@dataclass(frozen=True)
 class After(Flag):
     """A flag that, where it is missing, is what an older one says: true unless that is false. of: the older one."""
 
@@ -25,7 +23,6 @@ class After(Flag):
         return (self.key, self.of)
 
 
-@dataclass(frozen=True)
 class Coded(Entry):
     """An activation's name, after "gated-" where there is a gate; the keys of the two parts win where they are given.
 
@@ -67,7 +64,6 @@ class Coded(Entry):
         return {self.key: codes[-1], self.name_key: name, self.gate_key: wanted["gated"]}
 
 
-@dataclass(frozen=True)
 class Steps(Entry):
     """How many layers are of a kind, such that these lie evenly apart: the argument is how far.
 
@@ -102,7 +98,6 @@ class Steps(Entry):
         return {self.exact: arguments[self.argument]}
 
 
-@dataclass(frozen=True)
 class Counted(Size):
     """A size of which a number says that there is none: null is the same. none: that number; and all below it."""
 
@@ -119,7 +114,6 @@ class Counted(Size):
         return {} if value is None and self.quiet else {self.key: self.default if value is None else value}
 
 
-@dataclass(frozen=True)
 class Parts(Entry):
     """Names, in a list or with bars between, each of which turns on a flag of the spec. flags: name -> argument."""
 

@@ -7,7 +7,6 @@ they are listed, and refused only when asked to be strict.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from lineage.coded_keys import After as After
@@ -46,10 +45,10 @@ from lineage.pattern_keys import Repeats as Repeats
 from lineage.rotary_keys import RotaryKeys as RotaryKeys
 from lineage.rotary_keys import RotaryKinds as RotaryKinds
 from lineage.storage_keys import StorageKeys as StorageKeys
+from lineage.values import Value
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(Value):
     """What a config says. arguments: for the spec's function. unknown: keys that no one reads.
 
     storage: how the file's tensors are encoded, as the config says it. named: the classes that it names.

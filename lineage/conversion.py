@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,11 @@ from lineage.config import Reading
 from lineage.errors import ArchitectureError, FileDamaged, TensorMismatch, UsageError
 from lineage.plan import Plan, Resolved, make_plan, resolve, unproved
 from lineage.rules import Dialect
+from lineage.values import Value
 from lineage.writing import Options, Progress, Work, dump, holds, reading
 
 
-@dataclass(frozen=True)
-class Checkpoint:
+class Checkpoint(Value):
     """A source that was understood: its plan is proved, its weights are not read."""
 
     source: Source
@@ -117,8 +117,7 @@ def _read_keys(path: Path, strict: bool) -> tuple[Dialect, Reading, str]:
     return dialect, reading, kind
 
 
-@dataclass(frozen=True)
-class Conversion:
+class Conversion(Value):
     """What was converted, and what is known of it. report: the parity report, if there was a check.
 
     preview: of a dry run, the bytes that it would take (`Work.preview`).

@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from itertools import groupby
 from typing import Any
@@ -12,6 +12,7 @@ from lineage import components as c
 from lineage import graph
 from lineage.edits import alike
 from lineage.errors import UsageError
+from lineage.values import Value
 
 BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5}
 TABLES = (c.Embed, c.LearnedPositions, c.Segments, c.RelativeBias, c.Distances)  # looked up, not multiplied
@@ -62,8 +63,7 @@ def formula(shapes: Iterable[tuple[int, ...]], named: dict[int, str]) -> str:
     )
 
 
-@dataclass(frozen=True)
-class Share:
+class Share(Value):
     """A part's parameters. active: those that one token uses. formula: of all of them."""
 
     name: str

@@ -5,19 +5,19 @@ where the model has it already. So every combination is a valid model, and what 
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
 from lineage import components as c
 from lineage.edits import alike
 from lineage.errors import ArchitectureError
+from lineage.values import Value
 
 GROUP, MULTIPLE = 4, 256  # queries on a key of grouped heads; what gated widths are rounded up to
 
 
-@dataclass(frozen=True)
-class Sizes:
+class Sizes(Value):
     """Numbers that a design does not tell. like: the model whose they are; context: rows of a table of positions."""
 
     like: c.Model
@@ -34,8 +34,7 @@ class Sizes:
 Turn = Callable[[c.Model, Sizes], c.Model]
 
 
-@dataclass(frozen=True)
-class Option:
+class Option(Value):
     """One way to decide. source: who proposed it; why: what for, a sentence; turn: a model to one that has it."""
 
     name: str
@@ -44,8 +43,7 @@ class Option:
     turn: Turn
 
 
-@dataclass(frozen=True)
-class Decision:
+class Decision(Value):
     """name: the aspect of the design that it is about (see `design`). options: from the first block's to today's."""
 
     name: str

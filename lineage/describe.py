@@ -2,13 +2,13 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lineage import catalog, graph
 from lineage.components import Model
 from lineage.errors import ArchitectureError, FileDamaged, UsageError
+from lineage.values import Value
 
 if TYPE_CHECKING:  # loaded when a file is to be read: a name alone needs none of them
     from lineage.checkpoint.source import Access, Source
@@ -16,8 +16,7 @@ if TYPE_CHECKING:  # loaded when a file is to be read: a name alone needs none o
     from lineage.rules import Dialect
 
 
-@dataclass(frozen=True)
-class Described:
+class Described(Value):
     """An architecture and where it was found. checkpoint: if it was found with weights."""
 
     name: str

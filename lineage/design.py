@@ -5,7 +5,7 @@ left are sizes.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cached_property
 from typing import Any
 
@@ -13,6 +13,7 @@ from lineage import count
 from lineage.aspects import aspect_of, aspects
 from lineage.components import Bidirectional, Model
 from lineage.edits import ROOT, Edit, applied, between, lay_open
+from lineage.values import Value
 from lineage.words import joined, number
 
 ORDER = ("encoder", "mask", "embedding scale", "norm placement", "embedding norm", "final norm", "norm", "segments",
@@ -25,8 +26,7 @@ SPEAKING = ("encoder", "norm", "positions", "mlp", "mask", "heads", "segments", 
 ALONE = ("decoder alone", "encoder alone")
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(Value):
     """One aspect of two designs in words. state: changed, moved, added, removed, or same."""
 
     aspect: str
@@ -48,8 +48,7 @@ class Row:
         return numeric(self.edits)
 
 
-@dataclass(frozen=True)
-class Diff:
+class Diff(Value):
     """What lies between two architectures. design: the aspects that differ; same: those that do not; sizes: name ->
     before, after; script: the exact edits."""
 

@@ -6,14 +6,14 @@ another field is written relative to it (`relative`), so that twice the heads wi
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from fractions import Fraction
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
 from lineage import graph
 from lineage.components import Component, Model
 from lineage.errors import ArchitectureError, FileDamaged, UsageError
+from lineage.values import Value
 
 Path = tuple[str | tuple[int, ...], ...]
 """Field names from the root; after a tuple's name the indices that are meant, or "*" for all."""
@@ -21,8 +21,7 @@ PHASES = ("length", "kind", "moved", "changed")
 ROOT, SHARE, WIDE = "1/√head width", "1/head width", "1/√width"  # scales; the first is the one that None means
 
 
-@dataclass(frozen=True)
-class Edit:
+class Edit(Value):
     """One step. phase: a stack's "length"; another "kind" of component, before and after holding the fields that only
     one of them has; a part "moved" to another slot, before and after naming these; else a value or part "changed".
 
@@ -143,6 +142,8 @@ def relative(body: dict[str, Any], fold: bool) -> dict[str, Any]:
         name: word if fold else value for name, word, value in pairs if body.get(name, 0) == (value if fold else word)
     }
     if across and isinstance(turned, dict) and isinstance(turned["width"], int if fold else str):
+        from fractions import Fraction  # few parts come here, and it takes 2 ms
+
         share = Fraction(turned["width"]) / across if fold else Fraction(turned["width"]) * across
         changed["rotary"] = turned | {"width": str(share) if fold or share % 1 else int(share)}
     head, embed = body.get("head"), body.get("embed")

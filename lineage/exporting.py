@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,13 +22,13 @@ from lineage.checkpoint.weights import INDEX
 from lineage.errors import ArchitectureError, FileDamaged, UsageError
 from lineage.original import Original, open_original
 from lineage.record import SOURCE, cast_text, read_manifest
+from lineage.values import Value
 
 METADATA = {"format": "pt"}
 FORMS = ("hf",)
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(Value):
     """A file of tensors. start: what stands before the data; names: its tensors, in order. exact: as the original."""
 
     start: bytes
@@ -36,8 +36,7 @@ class Layout:
     exact: bool = False
 
 
-@dataclass(frozen=True)
-class Draft:
+class Draft(Value):
     """An export in the making. files: name -> a file to copy, what is to stand in it, or tensors of the original."""
 
     original: Original
@@ -50,8 +49,7 @@ class Draft:
         return sum(len(one.start) + sum(self.original[name].size for name in one.names) for one in layouts)
 
 
-@dataclass(frozen=True)
-class Written:
+class Written(Value):
     """A file of an export. same: whether it is the original's to the bit; None if the original has no such file, or
     the record does not say."""
 
@@ -61,8 +59,7 @@ class Written:
     same: bool | None
 
 
-@dataclass(frozen=True)
-class Export:
+class Export(Value):
     """What was exported, or would be. output: None if nothing was written. family: as which it is spelled, if not as
     the source. same: whether it is the original, every file to the bit; None if the record cannot tell. notes: why not.
     """

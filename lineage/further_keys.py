@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from lineage.errors import ArchitectureError
@@ -12,7 +12,6 @@ from lineage.rotary_keys import RotaryKeys
 PAIR, THETA = ("short_mscale", "long_mscale"), "rope_theta"
 
 
-@dataclass(frozen=True)
 class Numbers(Key):
     """A list of whole numbers of at least 0, such as those of layers. The argument is a tuple; null is none of them."""
 
@@ -30,7 +29,6 @@ class Numbers(Key):
         return {} if given is None else {self.key: list(given)}
 
 
-@dataclass(frozen=True)
 class Spare(Size):
     """A size that is not written where it follows from others: the class has no such field, and its code no null."""
 
@@ -38,7 +36,6 @@ class Spare(Size):
         return {} if arguments[self.argument] is None else super().write(arguments)
 
 
-@dataclass(frozen=True)
 class Labels(Key):
     """The names of classes by their numbers: how many there are counts. `num_labels` may say that alone, or as well."""
 
@@ -73,7 +70,6 @@ class Labels(Key):
         return {} if len(names) == self.default else {self.key: names, "label2id": numbers}
 
 
-@dataclass(frozen=True)
 class Twin(Flag):
     """A flag that carries several arguments alike. others: all but the first."""
 
@@ -89,7 +85,6 @@ class Twin(Flag):
         return super().write(arguments)
 
 
-@dataclass(frozen=True)
 class Under(Flag):
     """A flag that counts only where another key is true, and is false elsewhere. of: that key; usual: its default."""
 
@@ -101,7 +96,6 @@ class Under(Flag):
         return ({self.argument: False}, problems) if config.get(self.of, self.usual) is False else (found, problems)
 
 
-@dataclass(frozen=True)
 class Same(Entry):
     """A key that must say what another says. of: the other; argument: the spec's that the other carries.
 
@@ -126,7 +120,6 @@ class Same(Entry):
         return {self.key: arguments[self.argument]}
 
 
-@dataclass(frozen=True)
 class UsualKeys(RotaryKeys):
     """Rotary positions with a scaling even where the config says nothing. usual: the object that the class takes."""
 
@@ -137,7 +130,6 @@ class UsualKeys(RotaryKeys):
         return super().consume({**config, self.key: self.usual} if silent else config)
 
 
-@dataclass(frozen=True)
 class PairedKeys(RotaryKeys):
     """Rotary positions whose LongRope has its heat as a pair of numbers, for short calls and for long ones."""
 
@@ -167,7 +159,6 @@ class PairedKeys(RotaryKeys):
         return lines
 
 
-@dataclass(frozen=True)
 class HeatedKeys(RotaryKeys):
     """Rotary positions of a model that multiplies scores by the stretch too: `mscale_all_dim` is argument `heat`."""
 
@@ -185,7 +176,6 @@ class HeatedKeys(RotaryKeys):
         return lines
 
 
-@dataclass(frozen=True)
 class Within(Entry):
     """An object in the config with keys of its own. entries: these.
 
@@ -223,7 +213,6 @@ class Within(Entry):
         return {self.key: {**inner, **lacking}} if lacking else {}
 
 
-@dataclass(frozen=True)
 class ThetaWithin(Within):
     """An object within the config that says theta too, where the reference reads another. elsewhere: its object.
 
@@ -262,7 +251,6 @@ class ThetaWithin(Within):
         return lines
 
 
-@dataclass(frozen=True)
 class Present(Key):
     """A number that stands there or is null: one way or the other, and the default is the only number known."""
 

@@ -6,18 +6,18 @@ the component in the spec, the module at run time, and the prefix of its tensors
 
 import math
 from collections.abc import Iterator
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING
 from itertools import groupby
 from typing import Any
 
 from lineage.components import Component, Model, Shape
 from lineage.errors import ArchitectureError, FileDamaged
+from lineage.values import Value
 
 MANY = 100_000  # equal parts in a row; a file that claims more is not one of ours
 
 
-@dataclass(frozen=True)
-class Node:
+class Node(Value):
     """One component in its place. width: of the vectors that it works on."""
 
     path: str

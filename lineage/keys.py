@@ -4,16 +4,15 @@ import json
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from lineage.errors import ArchitectureError
+from lineage.values import Value
 
 MANY = 2**31 - 1
 
 
-@dataclass(frozen=True)
-class Entry(ABC):
+class Entry(Value, ABC):
     """One key of a config."""
 
     key: str
@@ -53,7 +52,6 @@ class Entry(ABC):
         return {}
 
 
-@dataclass(frozen=True)
 class Key(Entry):
     """A key that carries an argument of the spec.
 
@@ -92,7 +90,6 @@ class Key(Entry):
         return {} if self.quiet and value == self.default else {self.key: value}
 
 
-@dataclass(frozen=True)
 class Size(Key):
     """A whole number of at least 1."""
 
@@ -105,7 +102,6 @@ class Size(Key):
         return f"a whole number from 1 to {self.most:,}"
 
 
-@dataclass(frozen=True)
 class Index(Key):
     """A whole number of at least 0, such as a token's id. none: a number that old configs write for null."""
 
@@ -125,7 +121,6 @@ class Index(Key):
         return {key: None for key in present if self.none is not None and config[key] == self.none}
 
 
-@dataclass(frozen=True)
 class Number(Key):
     """A finite number that is not negative. positive: nor zero."""
 
@@ -145,7 +140,6 @@ class Number(Key):
         return {self.key: int(value) if type(self.default) is int and value == int(value) else value}
 
 
-@dataclass(frozen=True)
 class Flag(Key):
     """true or false."""
 
@@ -156,7 +150,6 @@ class Flag(Key):
         return "true or false"
 
 
-@dataclass(frozen=True)
 class Choice(Key):
     """One of several names. names: the config's spelling -> the spec's; the first spelling of each is written."""
 
@@ -179,7 +172,6 @@ class Choice(Key):
         return {} if self.quiet and spelling == self.default else {self.key: spelling}
 
 
-@dataclass(frozen=True)
 class Only(Entry):
     """A key that may have one value only: with any other the model is one that the spec does not describe.
 
@@ -195,7 +187,6 @@ class Only(Entry):
         return None if type(value) is type(self.value) and value == self.value else json.dumps(self.value)
 
 
-@dataclass(frozen=True)
 class Inert(Entry):
     """A key that cannot move the result. why: the reason. form: what its value must still look like."""
 
@@ -206,7 +197,6 @@ class Inert(Entry):
         return None if value is None or FORMS[self.form](value) else self.form
 
 
-@dataclass(frozen=True)
 class Island(Inert):
     """An inert key that makes the reference compute in single precision. off: the value with which it does not."""
 
@@ -226,7 +216,6 @@ FORMS: Mapping[str, Callable[[Any], bool]] = {
 }
 
 
-@dataclass(frozen=True)
 class Pattern(Key):
     """A name for each layer, or a number. names: the config's -> the spec's."""
 

@@ -1,13 +1,11 @@
 """Kinds of config line that say which layers differ from the others."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from lineage.keys import Entry, brief
 
 
-@dataclass(frozen=True)
 class Toggle(Entry):
     """A flag under which other keys count. off: the arguments where it is false, and these say nothing."""
 

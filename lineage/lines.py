@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import combinations
 from typing import Any
 
@@ -13,10 +13,10 @@ from lineage.describe import of_type
 from lineage.design import Diff, Side, choices, compare, numeric, size_name, sizes
 from lineage.edits import Edit, applied, between
 from lineage.errors import ArchitectureError, LineageError
+from lineage.values import Value
 
 
-@dataclass(frozen=True)
-class Branch:
+class Branch(Value):
     """A family on the tree, or (without a year) a public model type. changes: from its parent, in words."""
 
     name: str
@@ -89,8 +89,7 @@ def distance(script: Sequence[Edit]) -> tuple[int, int, float]:
     return len(found) - alone, alone, ratios
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(Value):
     """One change on the way, and the architecture that it leads to."""
 
     change: str

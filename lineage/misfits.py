@@ -1,6 +1,5 @@
 """What does not fit between a file and a model, told in one message that names every offender."""
 
-import difflib
 from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
@@ -70,6 +69,8 @@ def _shape(info: Info) -> str:
 
 
 def _nearest(name: str, known: list[str], place: int) -> str:
+    import difflib  # most checkpoints fit
+
     near = difflib.get_close_matches(name, known[:5000], n=1, cutoff=0.8) if place < 5 and len(name) < 200 else []
     return f"  (nearest known name: {near[0]})" if near else ""
 

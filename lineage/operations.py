@@ -8,11 +8,11 @@ works on any numpy array: real bytes, or the unique ids with which `prove` shows
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from lineage.components import Shape
+from lineage.values import Value
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,7 +26,7 @@ else:
 Shapes = tuple[Shape, ...]
 
 
-class Operation(ABC):
+class Operation(Value, ABC):
     """One step. Subclasses are final and listed in `Operation.kinds`."""
 
     kinds: ClassVar[dict[str, type["Operation"]]] = {}
@@ -45,7 +45,8 @@ class Operation(ABC):
         """The same operation for one component, if it needs a number that shapes do not tell."""
         return self
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, kw_only: bool = False) -> None:
+        super().__init_subclass__(kw_only)
         Operation.kinds[cls.__name__] = cls
 
     @abstractmethod
@@ -61,7 +62,6 @@ class Operation(ABC):
         """From the model's side to the file's: the exact inverse."""
 
 
-@dataclass(frozen=True)
 class Transpose(Operation):
     """[…, in, out] on disk, […, out, in] in the model."""
 
@@ -75,7 +75,6 @@ class Transpose(Operation):
         return [array.swapaxes(-1, -2) for array in arrays]
 
 
-@dataclass(frozen=True)
 class Split(Operation):
     """One tensor on disk holds several of the model's, one after the other along an axis."""
 
@@ -98,7 +97,6 @@ class Split(Operation):
         return [np.concatenate(list(arrays), axis=self.axis)]
 
 
-@dataclass(frozen=True)
 class Alternate(Operation):
     """One tensor on disk holds several of the model's, of one shape, taking turns along an axis."""
 
@@ -122,7 +120,6 @@ class Alternate(Operation):
         return [np.stack(list(arrays), axis=self.axis + 1).reshape(before[0])]
 
 
-@dataclass(frozen=True)
 class Unfold(Operation):
     """[a · b, c] on disk, [a, b, c] in the model."""
 
@@ -136,7 +133,6 @@ class Unfold(Operation):
         return [array.reshape(shape) for array, shape in zip(arrays, before, strict=True)]
 
 
-@dataclass(frozen=True)
 class Row(Operation):
     """[1, n] on disk, [n] in the model."""
 
@@ -150,7 +146,6 @@ class Row(Operation):
         return [array[None] for array in arrays]
 
 
-@dataclass(frozen=True)
 class Stack(Operation):
     """Several tensors on disk, of one shape, are the rows of one of the model's."""
 
@@ -166,7 +161,6 @@ class Stack(Operation):
         return list(arrays[0])
 
 
-@dataclass(frozen=True)
 class PerHead(Operation):
     """One tensor on disk holds, head by head, that head's rows of several of the model's.
 
@@ -228,7 +222,7 @@ Operations = tuple[Operation, ...]
 
 def spell(operation: Operation) -> str:
     """An operation as a manifest names it: its kind, and what is not as usual about it."""
-    values = {f.name: getattr(operation, f.name) for f in fields(operation) if getattr(operation, f.name) != f.default}  # type: ignore[arg-type]
+    values = {f.name: getattr(operation, f.name) for f in operation.declared if getattr(operation, f.name) != f.default}
     return type(operation).__name__ + (f"({', '.join(f'{k}={v}' for k, v in values.items())})" if values else "")
 
 
@@ -237,7 +231,7 @@ def read_operation(text: str) -> Operation | None:
     found = re.fullmatch(r"(\w+)(?:\((\w+=\d{1,9}(?:, \w+=\d{1,9})*)\))?", text)
     kind = Operation.kinds.get(found[1]) if found else None
     values = dict(part.split("=") for part in found[2].split(", ")) if found and found[2] else {}
-    if kind is None or values.keys() - {f.name for f in fields(kind)}:  # type: ignore[arg-type]
+    if kind is None or values.keys() - {f.name for f in kind.declared}:
         return None
     read = kind(**{name: int(value) for name, value in values.items()})
     return read if spell(read) == text else None

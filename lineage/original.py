@@ -7,7 +7,6 @@ needs the record alone: neither the source nor its converter.
 import contextlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -26,13 +25,13 @@ from lineage.operations import Array
 from lineage.plan import Step, step_from_json
 from lineage.record import converted_weights
 from lineage.segments import Region, lower
+from lineage.values import Value
 
 TILE = 1 << 21  # elements that are rearranged at a time
 SLACK = 1 << 26  # bytes that a constant may take beyond those of all tensors together: none is larger than its model
 
 
-@dataclass(frozen=True)
-class Made:
+class Made(Value):
     """A tensor of the source. step and place: where it comes from; value: the constant that it is instead."""
 
     dtype: str

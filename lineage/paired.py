@@ -1,13 +1,11 @@
 """The rows of a projection in the order in which another way to turn its channels wants them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from lineage.operations import Array, Operation, Shapes
 
 
-@dataclass(frozen=True)
 class Paired(Operation):
     """Rows of a head that turn together are neighbours on disk, and half a head apart in the model.
 

@@ -1,13 +1,11 @@
 """Config lines that tell a pattern of layers."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from lineage.keys import MANY, Key, Pattern, brief
 
 
-@dataclass(frozen=True)
 class Repeats(Pattern):
     """A name for each layer, as [[names, times], …]. each: the key that may list them one by one as well.
 

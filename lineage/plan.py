@@ -8,7 +8,7 @@ of the file is used once, is a copy of one that is, or is dropped by a rule. Wha
 import math
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from lineage import config, graph
@@ -19,14 +19,14 @@ from lineage.misfits import Header, refuse, shown
 from lineage.operations import Operations, Shapes, read_operation, spell, stages
 from lineage.proofs import prove
 from lineage.rules import Dialect, Find, fill, match
+from lineage.values import Value
 
 LAYERS_PER_TENSOR = 10  # at most, where some layers are one
 NAMES, PER_TENSOR = 10_000, 100  # at most, to tell what is missing
 HEAD = "a head, dropped as asked"
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(Value):
     """Some tensors of the file become some of the model. All names are the real ones."""
 
     sources: tuple[str, ...]
@@ -36,8 +36,7 @@ class Step:
     target_shapes: Shapes
 
 
-@dataclass(frozen=True)
-class Dropped:
+class Dropped(Value):
     """A tensor of the file that the model does not need. value: the constant that it should be."""
 
     name: str
@@ -45,16 +44,14 @@ class Dropped:
     value: str | None
 
 
-@dataclass(frozen=True)
-class Copied:
+class Copied(Value):
     """A tensor of the file that must equal another of the file."""
 
     name: str
     of: str
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(Value):
     """A proved conversion. base: the prefix that the file's names have."""
 
     model: Model
@@ -145,8 +142,7 @@ def _above(name: str) -> Iterator[str]:
         yield name
 
 
-@dataclass(frozen=True)
-class Resolved:
+class Resolved(Value):
     """What config and checkpoint together say. notes: for the report. place: of the config. bare: without heads."""
 
     arguments: dict[str, Any]

@@ -9,7 +9,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,8 @@ KINDS: Mapping[str, type | tuple[type, ...]] = {
 @cache
 def schema() -> dict[str, Any]:
     """The schema of a record (JSON Schema, draft 2020-12)."""
+    from importlib.resources import files
+
     return json.loads((files("lineage") / "schemas" / "model.json").read_text(encoding="utf-8"))
 
 

@@ -3,7 +3,7 @@
 import math
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from lineage.components import Banded, Component, Dynamic, Linear, LongRope, Scaling, Yarn
@@ -40,7 +40,6 @@ FURTHER = {"rope_type", "type", "rope_theta", "truncate", "partial_rotary_factor
 LISTS = {"short_factor", "long_factor"}
 
 
-@dataclass(frozen=True)
 class RotaryKeys(Entry):
     """Theta, its scaling, and the share of each head that is turned. theta, share: the class's own defaults.
 
@@ -160,7 +159,6 @@ class RotaryKeys(Entry):
         return {}
 
 
-@dataclass(frozen=True)
 class RotaryKinds(Entry):
     """Rotary positions of each kind of layer, in objects within one object.
 

@@ -6,7 +6,7 @@ optional prefix of the dialect. The model says which indices there are; the rule
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -14,6 +14,7 @@ from lineage.components import Model
 from lineage.config import Entry
 from lineage.operations import Alternate, Operation, Operations, PerHead, Row, Split, Stack, Transpose, Unfold
 from lineage.paired import Paired
+from lineage.values import Value
 
 __all__ = [
     "Alternate",
@@ -74,8 +75,7 @@ def fill(template: str, binding: Mapping[str, str], base: str = "") -> str:
     return template.format(base=base, **binding)
 
 
-@dataclass(frozen=True, init=False)
-class Rule:
+class Rule(Value):
     """Tensors of a file <-> tensors of the model: names by template, contents by invertible operations.
 
     where: whether a model has its tensors under these names, if not every model has.
@@ -99,8 +99,7 @@ class Rule:
         object.__setattr__(self, "where", where)
 
 
-@dataclass(frozen=True)
-class Drop:
+class Drop(Value):
     """A tensor that files carry and the model does not need. why: the reason. value: the constant that it should be.
 
     A tensor that is that constant is restored when the original is written back; any other value is lost, and said so.
@@ -118,8 +117,7 @@ class Drop:
         return within if self.beyond is None else not within and fill(self.beyond, binding, base) in names
 
 
-@dataclass(frozen=True)
-class Copy:
+class Copy(Value):
     """A second copy of another tensor of the file: present in some files, absent in others.
 
     argument: the spec's flag that says the two are one; a copy that differs turns it off. None: a copy that differs
@@ -132,8 +130,7 @@ class Copy:
     key: str | None = None
 
 
-@dataclass(frozen=True)
-class Find:
+class Find(Value):
     """An argument that the checkpoint decides: true if this tensor is in the file; absent: if it is not.
 
     source: its name, or the beginning of it; of several names, any. unless: a constant; a tensor that is it does not
@@ -151,8 +148,7 @@ class Find:
         return (self.source,) if isinstance(self.source, str) else self.source
 
 
-@dataclass(frozen=True)
-class Tap:
+class Tap(Value):
     """The same activation under both names: a module of the reference <-> a component's path.
 
     at: whether it is the module's "output" or its "input"; "nothing" where the two hold one tensor and do not compute
@@ -178,8 +174,7 @@ class Tap:
         return (self.entry,) if isinstance(self.entry, str) else self.entry or ()
 
 
-@dataclass(frozen=True)
-class Reference:
+class Reference(Value):
     """The reference's class for a model with these parts, and where it puts the outputs (ours -> its own).
 
     Several of its own are stacked along a new last axis. deaf: a module of it that should know how long a call is and
@@ -214,8 +209,7 @@ class Reference:
         return parts and (self.where is None or self.where(model))
 
 
-@dataclass(frozen=True)
-class Fault:
+class Fault(Value):
     """One of the reference's ways to attend, "eager" or "sdpa", is wrong where a component of this kind stands.
 
     We are compared with the other, and the report says how far the two are apart. why: what the wrong one does.
@@ -226,8 +220,7 @@ class Fault:
     why: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Dialect:
+class Dialect(Value, kw_only=True):
     """One public spelling of one spec. base prefixes are tried in order; spellings: old endings -> today's.
 
     memory: where the reference holds tensors under other names than its files do. form: of the files that are so

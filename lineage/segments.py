@@ -6,7 +6,6 @@ tensors, so that copying, tracing and the way back (`backward`) follow from the 
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import product
 
@@ -14,6 +13,7 @@ from lineage.components import Shape
 from lineage.later import np
 from lineage.operations import Array, Operations, Shapes, apply, invert, stages
 from lineage.proofs import PROOF_SIZE, reduced
+from lineage.values import Value
 
 LONG = 256  # elements in a run, on average, that make it worth moving by itself
 WRITE = 3  # reads that a write costs: it begins and ends in half a page
@@ -21,8 +21,7 @@ MOST = 1 << 19  # numbered pieces at a time: a few such arrays are 20 MB
 Region = tuple[slice, ...]
 
 
-@dataclass(frozen=True)
-class Free:
+class Free(Value):
     """An axis along which inputs and outputs may be cut alike: one place of a model's tensor, `block` of a file's."""
 
     model: int
@@ -30,16 +29,14 @@ class Free:
     block: int
 
 
-@dataclass(frozen=True)
-class Tile:
+class Tile(Value):
     """A part of every input from which the same part of every output is made."""
 
     inputs: tuple[Region, ...]
     outputs: tuple[Region, ...]
 
 
-@dataclass(frozen=True, eq=False)
-class Lowered:
+class Lowered(Value):
     """The operations of a step for given shapes, in one direction.
 
     after: the shapes on the model's side, whichever the direction.
@@ -50,6 +47,8 @@ class Lowered:
     backward: bool
     inputs: Shapes
     outputs: Shapes
+
+    __eq__, __hash__ = object.__eq__, object.__hash__
 
     @cached_property
     def runs(self) -> Array | None:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from lineage.keys import Only, brief
@@ -39,7 +38,6 @@ METHODS: Mapping[str, Mapping[str, Option]] = {
 }
 
 
-@dataclass(frozen=True)
 class StorageKeys(Only):
     """Null, or one of the methods that `lineage.checkpoint.encoded` undoes, with options that it understands."""
 

@@ -1,5 +1,6 @@
 """What the commands share: options, text or JSON on stdout, complaints, signals, exit codes."""
 
+import atexit
 import contextlib
 import gc
 import json
@@ -7,8 +8,8 @@ import os
 import re
 import signal
 import sys
+import threading
 import time
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -160,6 +161,8 @@ def _outcome(command: click.Command) -> int:
         return _complain(ResourceError("not enough memory"))
     except Exception as error:
         if os.environ.get("LINEAGE_DEBUG"):
+            import traceback
+
             traceback.print_exc()
         if isinstance(error, OSError) and error.filename:  # the user's files, not our fault
             return _complain(SourceError(f"{error.filename}: {error.strerror}"))
@@ -169,6 +172,9 @@ def _outcome(command: click.Command) -> int:
 
 def run(command: click.Command) -> None:
     """Run the command and exit. A signal that asks it to stop lets it clean up first; one that is ignored stays so."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed before we began
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  (kept open until exit)
     gc.set_threshold(100_000)  # of the many small values that designs are made of, next to none is garbage
     heeded = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
     stop = _stopper()
@@ -188,3 +194,22 @@ def run(command: click.Command) -> None:
             click.echo("; ".join(["interrupted", "nothing was left half-written", *_notes(ending)]), err=True)
         raise
     sys.exit(code)
+
+
+def leave(command: Callable[[], None]) -> None:
+    """Run a command that ends by SystemExit, and end the process as it says: at once, as far as nothing is pending.
+
+    Python takes its modules apart one by one first, 25 to 75 ms of every command.
+    """
+    try:
+        command()
+    except SystemExit as ending:
+        if not isinstance(ending.code, int) or threading.active_count() > 1:
+            raise
+        atexit._run_exitfuncs()
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        except (OSError, ValueError):  # nobody reads what is left: Python has its own way to say so
+            raise ending from None
+        os._exit(ending.code)

@@ -9,7 +9,6 @@ import difflib
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from lineage.operations import Array, spell
 from lineage.plan import Step, step_from_json
 from lineage.record import SOURCE, cast_text, converted_weights, read_manifest
 from lineage.segments import Lowered, Region, lower
+from lineage.values import Value
 
 TILE = 1 << 21  # elements that are sent through at a time
 MOST = 1 << 22  # ranges; what is more scattered is told of a smaller part
@@ -31,8 +31,7 @@ NUMBER = "-?[0-9]{1,18}"
 ITEM = re.compile(rf"\.\.\.|{NUMBER}|({NUMBER})?(:({NUMBER})?){{1,2}}")
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(Value):
     """Bytes of one tensor. file: where they lie; None if that is not known, and ranges are within the tensor.
 
     ranges: [N, 2] of first byte and the one after the last, in order.
@@ -61,8 +60,7 @@ class Place:
             yield f"  and {len(starts) - SHOWN:,} more ranges, {sizes.sum():,} bytes in all"
 
 
-@dataclass(frozen=True)
-class Traced:
+class Traced(Value):
     """A tensor's part, where it lies in ours, what it was made of, and how."""
 
     name: str

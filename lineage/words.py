@@ -1,8 +1,8 @@
 """Components in a specialist's words, short enough for a cell of a table."""
 
+import math
 import re
 from collections.abc import Callable, Iterable
-from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
@@ -76,7 +76,8 @@ def heads(part: c.Attention) -> str:
 
 def rotary(part: c.Rotary, across: int | None = None) -> str:
     """across: the head's width, where it is known."""
-    share = "" if across in (None, part.width) else f"{Fraction(part.width, across)} of each head"
+    common = math.gcd(part.width, across or 0)
+    share = "" if across in (None, part.width) else f"{part.width // common}/{across // common} of each head"
     paired = "interleaved" if part.pairing == "neighbours" else ""
     told = facts(part, "theta", "width", "rounded", "pairing", "length")
     return joined(["rotary", f"θ {number(part.theta)}", share, paired, *told, _up_to(part.length)])

@@ -3,13 +3,11 @@
 import contextlib
 import json
 import os
-import platform
 import shutil
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +22,11 @@ from lineage.checkpoint.safetensors import BITS
 from lineage.checkpoint.weights import Weights
 from lineage.constants import is_constant
 from lineage.errors import FileDamaged, TensorMismatch
+from lineage.installed import version
 from lineage.plan import Dropped
 from lineage.provenance import card
 from lineage.record import SCHEMA, SOURCE, cast_text, digest, keep
+from lineage.values import Value
 
 if TYPE_CHECKING:
     from lineage.conversion import Checkpoint
@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int], None]
 
 
-@dataclass(frozen=True)
-class Options:
+class Options(Value):
     """How to write. dtype: of all tensors, by safetensors' name; limit: bytes of a file; None leaves the source's.
 
     sync: whether to wait until all lies on the disk.
@@ -47,8 +46,7 @@ class Options:
     sync: bool = True
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(Value):
     """A conversion to be written."""
 
     checkpoint: "Checkpoint"
@@ -217,10 +215,8 @@ def _dropped(drop: Dropped, weights: Weights, look: bool = True) -> dict[str, An
 
 def versions() -> dict[str, str]:
     """What this was made with."""
-    found = {"lineage": lineage.__version__, "python": platform.python_version()}
+    found = {"lineage": lineage.__version__, "python": sys.version.split()[0]}
     for name in ("torch", "transformers", "safetensors", "huggingface-hub", "numpy", "gguf"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
+        if known := version(name):
+            found[name] = known
     return found

@@ -54,7 +54,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
 
     def add(**modules: list[tuple[str, ModuleType]]) -> None:
         found = {f"lineage.{kind}": [Entry(*entry) for entry in entries] for kind, entries in modules.items()}
-        monkeypatch.setattr(catalog, "_offered", lambda group: found.get(group, []))
+        monkeypatch.setattr(catalog, "offered", lambda group: found.get(group, []))
         forget()
 
     yield add

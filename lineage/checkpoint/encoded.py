@@ -7,7 +7,6 @@ rows and columns, are told as NAME. Either comes out in bfloat16, as the referen
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from math import prod
 from pathlib import Path
@@ -20,6 +19,7 @@ from lineage.errors import TensorMismatch
 from lineage.later import np
 from lineage.operations import Array
 from lineage.segments import Region
+from lineage.values import Value
 
 if TYPE_CHECKING:
     from lineage.checkpoint.weights import Stored
@@ -28,8 +28,7 @@ DEFAULT_BLOCK = (128, 128)
 GREATEST = 252  # the byte of the largest scale with which every e2m1 number is within bfloat16
 
 
-@dataclass(frozen=True)
-class Encoded:
+class Encoded(Value):
     """A tensor that others of the file tell. exact: decoding rounds nothing. even: blocks divide its rows and columns.
 
     parts: these others, by name; steps: how many of their rows make a slice; decode: a slice of each, as raw elements

@@ -9,7 +9,7 @@ import math
 import os
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,6 +22,7 @@ from lineage.components import Shape
 from lineage.errors import ArchitectureError, FileDamaged, UsageError
 from lineage.later import np
 from lineage.operations import Array
+from lineage.values import Value
 
 SUFFIX = ".gguf"
 LIMIT = 64 << 20  # bytes of a header; half a million tokens with their merges take a third of it
@@ -39,15 +40,13 @@ KINDS = {
 product of small whole numbers and a half-precision scale does, a sum of two such products is rounded once."""
 
 
-@dataclass(frozen=True)
-class Listed:
+class Listed(Value):
     """An array among the keys' values; what it holds is the tokenizer's concern."""
 
     count: int
 
 
-@dataclass(frozen=True)
-class Header:
+class Header(Value):
     """What a file says before its data. keys: their bytes as they stand, key_count of them."""
 
     path: Path

@@ -5,7 +5,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from lineage.checkpoint.files import FULL
 from lineage.checkpoint.remote import Remote
 from lineage.checkpoint.weights import INDEX, main_file, shards
 from lineage.errors import AccessError, LineageError, ResourceError, SourceError, UsageError
+from lineage.values import Value
 
 SMALL = (
     "config.json", "generation_config.json", "tokenizer*", "vocab*", "merges.txt", "special_tokens_map.json",
@@ -24,8 +25,7 @@ SMALL = (
 CODE = (".py", ".pkl", ".sh", ".so")
 
 
-@dataclass(frozen=True)
-class Access:
+class Access(Value):
     """How a hub may be asked. revision: a branch, tag or commit; local_files_only: the cache alone."""
 
     revision: str | None = None
@@ -34,8 +34,7 @@ class Access:
     local_files_only: bool = False
 
 
-@dataclass(frozen=True)
-class Fetch:
+class Fetch(Value):
     """What of a hub's repository is to be fetched, if it is not in the cache.
 
     stream: weights are not, they are read where they are; look: nor the small files. beside: a folder that is to take
@@ -53,8 +52,7 @@ def is_small(name: str) -> bool:
     return "/" not in name and not name.endswith(CODE) and any(fnmatch(name, form) for form in SMALL)
 
 
-@dataclass(frozen=True)
-class Repository:
+class Repository(Value):
     """A repository of the hub at one revision. away: why the hub cannot be asked, and the cache must do."""
 
     name: str

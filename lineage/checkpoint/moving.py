@@ -10,7 +10,6 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from lineage.errors import TensorMismatch
 from lineage.later import np
 from lineage.operations import Array
 from lineage.segments import Lowered, Tile
+from lineage.values import Value
 
 WORKERS = 2  # copying is bound by memory: a third adds nothing
 PIECE = 1 << 26  # bytes that are asked of the kernel at a time
@@ -33,8 +33,7 @@ SCATTERED = 1 << 10  # runs of one step that are worth a call each
 Tick = Callable[[int], None]
 
 
-@dataclass(frozen=True)
-class Move:
+class Move(Value):
     """Tensors of a new file (with their places) that are made from some of a checkpoint."""
 
     sources: tuple[str, ...]
@@ -42,8 +41,7 @@ class Move:
     lowered: Lowered
 
 
-@dataclass(frozen=True)
-class _Range:
+class _Range(Value):
     """Bytes that stay together."""
 
     target: Path
@@ -170,8 +168,7 @@ def _allocate(handle: int, size: int) -> None:
             raise OSError(code, os.strerror(code))
 
 
-@dataclass(frozen=True)
-class _Work:
+class _Work(Value):
     weights: Weights
     handles: _Handles
     tick: Tick

@@ -4,10 +4,7 @@ A pickle is a program; torch's restricted reader runs only what rebuilds tensors
 user allows it. Deflated members (which may unfold to any size) are refused before.
 """
 
-import logging
 import warnings
-import zipfile
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +13,7 @@ from lineage.checkpoint.files import available_memory, open_regular
 from lineage.components import Shape
 from lineage.errors import FileDamaged, ResourceError
 from lineage.operations import Array
+from lineage.values import Value
 
 if TYPE_CHECKING:
     import torch
@@ -27,8 +25,7 @@ DTYPES = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Pickled:
+class Pickled(Value):
     """A tensor of a pickled checkpoint."""
 
     path: Path
@@ -61,6 +58,8 @@ def read_pickle(path: Path) -> "dict[str, torch.Tensor]":
     """The tensors of one file, memory-mapped where its form allows. Raises FileDamaged, or ResourceError if it
     must be read whole and memory is short; never runs its code.
     """
+    import logging
+
     import torch
 
     try:
@@ -89,6 +88,8 @@ def read_pickle(path: Path) -> "dict[str, torch.Tensor]":
 
 def _check_archive(path: Path) -> bool:
     """Whether the file is a zip archive, as torch and zipfile agree; its members must be stored, not deflated."""
+    import zipfile  # what has safetensors needs none of it
+
     with open_regular(path) as file:
         head = file.read(8)
         if head.startswith(b"version "):

@@ -9,7 +9,6 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from lineage.checkpoint.files import opened, parse_json
 from lineage.checkpoint.remote import Remote
 from lineage.components import Shape
 from lineage.errors import FileDamaged
+from lineage.values import Value
 
 HEADER_LIMIT = 100_000_000  # bytes; the format's own cap
 JSON_LIMIT = 25_000_000  # bytes without padding, 300,000 tensors: what is longer costs gigabytes to parse
@@ -29,8 +29,7 @@ BITS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Tensor:
+class Tensor(Value):
     """Where a tensor lies. start: its first byte in the file."""
 
     path: Path

@@ -7,7 +7,7 @@ library's own and mean what they mean there.
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 
@@ -17,13 +17,13 @@ from lineage.checkpoint.hub import Fetch, Repository, is_small
 from lineage.checkpoint.remote import Remote
 from lineage.checkpoint.weights import MAIN, PICKLES
 from lineage.errors import SourceError, UsageError
+from lineage.values import Value
 
 HUB_ID = re.compile(r"(?:hf://|https://huggingface\.co/)?([\w.-]+(?:/[\w.-]+)?)(?:@([\w./-]+))?/?")
 SMALL_LIMIT = 64 << 20  # bytes; a "small file" beyond is not one
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(Value):
     """A checkpoint's files at hand. origin: as a person would write it; file: the one weights file that was named.
 
     remote: files that are read where they are; fetch_weights: takes `Fetch`, and returns these.

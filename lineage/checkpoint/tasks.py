@@ -1,21 +1,20 @@
 """Pieces of work on new files, put together such that what is far away is read in few requests."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from lineage.checkpoint.remote import GAP, Remote
 from lineage.checkpoint.safetensors import Tensor
 from lineage.checkpoint.weights import Entry
 from lineage.segments import Tile
+from lineage.values import Value
 
 MOST = 1 << 26  # bytes that are asked for at a time: a request costs a tenth of a second
 Job = Callable[[], None]
 Span = tuple[Path, int, int]
 
 
-@dataclass(frozen=True)
-class Task:
+class Task(Value):
     """Work on a new file. span: what it reads, if that is bytes of one file, front to back: which, first, end."""
 
     target: Path

@@ -6,7 +6,6 @@ Files are as the source's, or of a size that is asked for. Hashes are of what li
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -23,14 +22,14 @@ from lineage.later import np
 from lineage.operations import Array
 from lineage.plan import Plan, Step
 from lineage.segments import lower
+from lineage.values import Value
 
 HEADER_METADATA = {"format": "pt"}
 K = TypeVar("K")
 INDEX = "model.safetensors.index.json"
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(Value):
     """Where everything will lie. starts: file -> what stands before its data; places: a tensor's name -> its place.
 
     steps: what makes each file's tensors. Files are named without a folder.
@@ -50,8 +49,7 @@ class Layout:
         return {name: tensor for name, tensor in self.places.items() if tensor.path.name == file}
 
 
-@dataclass(frozen=True)
-class Written:
+class Written(Value):
     """What was written and read; what was not hashed has no sha256, or None.
 
     files: name -> sha256; tensors, sources: a tensor's name, in our spelling and in the source's -> what it is;
@@ -171,8 +169,7 @@ def _hashed(entries: dict[str, dict[str, object]], found: Mapping[str, str]) -> 
     return {name: entry | ({"sha256": found[name]} if name in found else {}) for name, entry in entries.items()}
 
 
-@dataclass(frozen=True)
-class _Read:
+class _Read(Value):
     """The source's hashes, filled by `jobs`. A part of an encoded tensor may have the name of the whole."""
 
     weights: Weights

@@ -1,13 +1,13 @@
 """What a text must begin and end with and may not hold, whatever the model prefers. B rows, T tokens, V vocabulary."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from lineage.errors import UsageError
+from lineage.values import Value
 
 # what generation configs may say that would change tokens here, with the values that say nothing
 SILENT: Mapping[str, tuple[object, ...]] = {
@@ -26,8 +26,7 @@ SILENT: Mapping[str, tuple[object, ...]] = {
 }
 
 
-@dataclass(frozen=True)
-class Constraints:
+class Constraints(Value):
     """first, last: tokens that a text begins and ends with. never: tokens that do not occur; not_first: nor at its
     beginning. ngram: no run of so many tokens occurs twice (Paulus et al. 2018, §2.5).
     """

@@ -1,7 +1,6 @@
 """Projections of the same vectors as one product: an option of loading, undone without loss. E experts."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,10 +10,10 @@ from lineage.modules.attention import Attention
 from lineage.modules.experts import Experts
 from lineage.modules.feed_forward import FeedForward
 from lineage.modules.model import Model
+from lineage.values import Value
 
 
-@dataclass(frozen=True)
-class Fusion:
+class Fusion(Value):
     """The rule: `whole` holds the rows of `parts`, one after the other; sizes: how many of each, by the module."""
 
     whole: str

@@ -20,10 +20,10 @@ from lineage.operations import apply
 from lineage.parity.probes import Probe
 from lineage.plan import Step
 from lineage.rules import Dialect, Tap, fill, match
+from lineage.values import Value
 
 
-@dataclass(frozen=True)
-class Pair:
+class Pair(Value):
     """One activation under both names. part: which channels of a fused output, None for all.
 
     given: its input is what the model itself was given, so that it inherits nothing. heads_first: see `rules.Tap`.
@@ -182,8 +182,7 @@ def spellings(path: str, prefix: str) -> tuple[str, str, str]:
     return path, f"{prefix}.{path}", path.removeprefix(f"{prefix}.")
 
 
-@dataclass(frozen=True)
-class Node:
+class Node(Value):
     """One pair compared. inherited: our own run against the reference's. local: fed the reference's own input."""
 
     ours: str

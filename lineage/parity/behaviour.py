@@ -4,7 +4,7 @@ All in double precision, where equal means 1e-12. B batch, T tokens.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from lineage.parity.levels import FP64_LIMIT
 from lineage.parity.probes import ENDLESS, Probe, pad_token, sources, steady_length, tokens, usable_length
 from lineage.parity.report import Level, passed
 from lineage.parity.session import Session
+from lineage.values import Value
 
 FULL = (
     "have room for so many tokens of a row in one call, padding too: what a token gets depends on those before it, and "
@@ -28,8 +29,7 @@ FULL = (
 LENGTH, NEW, PADS = 12, 8, 3  # tokens of a row, tokens generated, tokens of padding
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(Value):
     """One question with its answer."""
 
     question: str

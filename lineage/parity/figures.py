@@ -1,14 +1,15 @@
 """How far two results are apart. B batch, T tokens, V the last axis."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from lineage.values import Value
 
-@dataclass(frozen=True)
-class Figures:
+
+class Figures(Value):
     """Two results compared at the positions that count.
 
     max_abs: largest |Δ|. rel: max_abs over the largest |reference|. std: of the reference. cosine: the least over the

@@ -7,7 +7,7 @@ would move. The header holds the record of how it was made.
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from lineage.parity.device import find, strict
 from lineage.parity.probes import Probe, default_probes
 from lineage.parity.report import Level, Report, passed
 from lineage.parity.verification import conditions
+from lineage.values import Value
 
 SCHEMA = "lineage.golden/1"
 TOP = 16
@@ -28,8 +29,7 @@ TOLERANCE = 2e-5  # times max(1, std of the result): an honest change of machine
 OUTPUTS = ("logits", "hidden", "pooled", "next_sentence", "scores")
 
 
-@dataclass(frozen=True)
-class Sketch:
+class Sketch(Value):
     """What is kept of one result [.., V]: the largest entries, their places, log Σ exp, Σ ± / √V, the spread of all."""
 
     values: Tensor

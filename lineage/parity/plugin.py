@@ -11,11 +11,12 @@ Relative paths start at the test's own folder.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from lineage.values import Value
 
 if TYPE_CHECKING:
     from lineage.parity.report import Report
@@ -34,8 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", _MARK)
 
 
-@dataclass(frozen=True)
-class Parity:
+class Parity(Value):
     """What a test asked for. report: runs the comparison; check: fails the test with the report unless it passed."""
 
     model: Any

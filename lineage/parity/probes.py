@@ -1,7 +1,6 @@
 """What a model is run on. B batch, T tokens."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -9,13 +8,13 @@ from torch import Tensor
 from lineage import components as c
 from lineage import graph
 from lineage.errors import UsageError
+from lineage.values import Value
 
 UNLIMITED = 256  # tokens of the longest probe where no table limits it
 ENDLESS = 4096  # tokens that are taken to be usable where nothing limits them
 
 
-@dataclass(frozen=True)
-class Probe:
+class Probe(Value):
     """One call. keep_BT: true for real tokens, None if all are; segments_BT: None if the model has none.
 
     source_BS: the encoder's tokens, with those of them that are real; None if the model has no encoder.

@@ -6,7 +6,7 @@ is judged by itself: those that fail are at fault, those that only pass an error
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -15,12 +15,12 @@ from lineage.modules.context import Context
 from lineage.parity.activations import Node, Pair, Recorder, find, kept, record, tensor_of, their_value, upright
 from lineage.parity.figures import distance
 from lineage.parity.probes import Probe
+from lineage.values import Value
 
 MEMORY = "encoder"  # the path of what cross attention reads
 
 
-@dataclass(frozen=True)
-class Trace:
+class Trace(Value):
     """Every pair compared, in the order of execution. guilty: those at fault by themselves."""
 
     nodes: tuple[Node, ...]

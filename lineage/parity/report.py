@@ -3,10 +3,11 @@
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from lineage.errors import FileDamaged, ParityError, TensorMismatch, UsageError
+from lineage.values import Value
 
 SCHEMA = "lineage.verify/1"
 LEVELS = ("static", "bytes", "reference", "replay", "fp64", "fp32", "behaviour", "training", "bf16")
@@ -37,8 +38,7 @@ LIKELY = (
 )
 
 
-@dataclass(frozen=True)
-class Level:
+class Level(Value):
     """One rung of the ladder. figures: numbers for the report; problems: why it failed, or what was not done."""
 
     name: str
@@ -70,8 +70,7 @@ def passed(name: str, good: bool, summary: str, details: Iterable[str] = (), **m
     return Level(name, "passed" if good else "failed", summary, tuple(details), **more)
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(Value):
     """A verification. subject, against: what was compared; conditions: versions, threads, device.
 
     guilty: components at fault by themselves; nodes: every component of one traced run; faults: the reference's own.

@@ -7,7 +7,7 @@ of their own, and each such flip is listed with its margin. N tokens, E experts,
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from lineage.misfits import shown
 from lineage.modules.experts import Router
 from lineage.parity.probes import Probe
+from lineage.values import Value
 
 ROUTERS = "routers"  # the result that holds the logits of all of them
 LISTED = 6
@@ -25,8 +26,7 @@ def _untold() -> Tensor:
     return torch.empty(0, 0, dtype=torch.long)
 
 
-@dataclass(frozen=True)
-class Route:
+class Route(Value):
     """What a router gave in one call: logits [N, E]; weights and experts [N, K], empty where it does not tell them."""
 
     logits: Tensor
@@ -37,8 +37,7 @@ class Route:
 Routes = dict[str, Route]  # a router's path in our model -> what it gave, on either side
 
 
-@dataclass(frozen=True)
-class Flip:
+class Flip(Value):
     """A token that we would send elsewhere. margin: from the last expert chosen to the next, in our scores.
 
     noise: how far our scores are from the reference's, at most. wrong: by its own scores and our rule, the reference

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -27,12 +27,12 @@ from lineage.parity import reference
 from lineage.plan import Step, expected, step_from_json
 from lineage.record import cast_text, converted_weights, read_manifest
 from lineage.rules import Dialect
+from lineage.values import Value
 
 Read = Callable[[str], Array]
 
 
-@dataclass(frozen=True)
-class Subject:
+class Subject(Value):
     """A model and where its tensors came from.
 
     make: the model in a dtype. read: one of its stored tensors. types: their dtypes. source_digests: sha256 of the

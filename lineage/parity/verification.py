@@ -11,6 +11,7 @@ import torch
 import lineage
 from lineage.checkpoint.source import Access, Source
 from lineage.errors import ResourceError
+from lineage.installed import version
 from lineage.modules.model import Model
 from lineage.parity import levels
 from lineage.parity.activations import Node
@@ -135,12 +136,7 @@ def report(session: Session, found: Sequence[Level], traces: Sequence[Trace]) ->
 
 
 def _version(package: str) -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version(package)
-    except PackageNotFoundError:  # a module by itself, or one of another distribution
-        return "of no version"
+    return version(package) or "of no version"  # a module by itself, or one of another distribution
 
 
 def conditions(device: str = "cpu") -> dict[str, Any]:

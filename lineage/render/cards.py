@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from lineage import components as c
 from lineage.edits import Edit, alike, between, lay_open, stretched
@@ -10,6 +10,7 @@ from lineage.render import drawing
 from lineage.render.comparison import SIGNS
 from lineage.render.drawing import Item
 from lineage.render.page import Markup, el, escape
+from lineage.values import Value
 from lineage.words import biases, facts, layers_text, number
 
 MARKS = SIGNS | {"size": "~"}
@@ -69,8 +70,7 @@ def _frames(items: Iterator[Item], *ends: str) -> Iterator[Markup]:
             yield el("div", el("b", title), el("small", told) if told else "", kind="card")
 
 
-@dataclass(frozen=True)
-class Pair:
+class Pair(Value):
     """A part of one model beside the other's. state: as an `Edit` has, or same; an empty text is no part."""
 
     state: str
@@ -78,8 +78,7 @@ class Pair:
     after: tuple[str, str]
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(Value):
     """What lies beside each other. titles: the layers, or the end of the model, on either side."""
 
     titles: tuple[str, str]

@@ -6,7 +6,7 @@ import math
 import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -18,6 +18,7 @@ from lineage.render.model_page import copied, figures
 from lineage.render.page import Markup, el, escape, page
 from lineage.render.python import python
 from lineage.render.tree_page import Address
+from lineage.values import Value
 from lineage.words import joined
 
 DECISIONS = (STACK, *BLOCK)
@@ -28,8 +29,7 @@ LEDE = (
 )
 
 
-@dataclass(frozen=True)
-class Bench:
+class Bench(Value):
     """What the configurator starts from. root: the family of the first block; sizes: published names -> their sizes."""
 
     root: str

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
@@ -23,6 +22,7 @@ from lineage.render.model_page import CARD, OTHER, Kin, model_page
 from lineage.render.page import Markup, el, escape, numbers, page, terms
 from lineage.render.text import bytes_text
 from lineage.render.tree_page import tree_page
+from lineage.values import Value
 
 RECORD = "gallery.json"
 COMMAND = "lineage gallery -o DIR"
@@ -66,8 +66,7 @@ def foreign(output: Path) -> list[str]:
     return sorted({path.relative_to(output).as_posix() for path in every} - ours)
 
 
-@dataclass(frozen=True)
-class Gallery:
+class Gallery(Value):
     """What is shown."""
 
     @cached_property

@@ -10,7 +10,6 @@ from lineage.catalog import families
 from lineage.components import Component, Model
 from lineage.describe import Described
 from lineage.edits import alike
-from lineage.render import drawing
 from lineage.words import facts, joined, layers_text, words
 
 if TYPE_CHECKING:
@@ -83,6 +82,8 @@ def summary(found: Described) -> dict[str, str]:
 
 def show(found: Described, tensors: bool) -> list[str]:
     """The facts of one model, its drawing, and its parts."""
+    from lineage.render import drawing
+
     told = summary(found)
     lines = [*wrapped(found.name, told.pop("about"), 7), ""]
     lines += [line for name, text in told.items() if text for line in wrapped(name, text, 12)]
@@ -116,6 +117,8 @@ def parts(component: Component, indent: str = "") -> list[str]:
 
 def notebook(component: Component) -> dict[str, str]:
     """What a notebook shows of a component: its parts, and of a model the drawing."""
+    from lineage.render import drawing
+
     told = {"text/plain": "\n".join([words(component), *parts(component)])}
     return told | ({"image/svg+xml": drawing.svg(component)} if isinstance(component, Model) else {})
 

@@ -1,10 +1,11 @@
 """The family tree as a page: a lane for each family, further right the younger it is, and what changed on each edge."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from lineage.lines import Branch
 from lineage.render.page import Markup, el, escape, page
+from lineage.values import Value
 
 Address = Callable[[str, str | None], str | None]
 """Of a family's page, or with its parent of the page of what lies between; None where there is none."""
@@ -14,8 +15,7 @@ LEGEND = (
 )
 
 
-@dataclass(frozen=True)
-class Lane:
+class Lane(Value):
     """A family's place: its row, its steps from the left, and those of its parent."""
 
     branch: Branch
