@@ -37,6 +37,13 @@ class Operation(Value, ABC):
         return False
 
     @property
+    def in_order(self) -> bool:
+        """Whether elements keep their order, from the first tensor's first to the last one's last: only shapes change,
+        and where each element goes is known without numpy.
+        """
+        return False
+
+    @property
     def grain(self) -> int:
         """How many rows stay together, whatever the shape."""
         return 1
@@ -84,8 +91,14 @@ class Split(Operation):
     def rows_only(self) -> bool:
         return self.axis == 0
 
+    @property
+    def in_order(self) -> bool:
+        return self.axis == 0
+
     def shapes_before(self, after: Shapes) -> Shapes:
         first, axis = after[0], self.axis
+        if any((*shape[:axis], *shape[axis + 1 :]) != (*first[:axis], *first[axis + 1 :]) for shape in after):
+            raise ValueError(f"{after} differ along more than axis {axis}")
         return ((*first[:axis], sum(shape[axis] for shape in after), *first[axis + 1 :]),)
 
     def forward(self, arrays: Sequence[Array], after: Shapes) -> list[Array]:
@@ -123,6 +136,10 @@ class Alternate(Operation):
 class Unfold(Operation):
     """[a · b, c] on disk, [a, b, c] in the model."""
 
+    @property
+    def in_order(self) -> bool:
+        return True
+
     def shapes_before(self, after: Shapes) -> Shapes:
         return tuple((shape[0] * shape[1], *shape[2:]) for shape in after)
 
@@ -136,6 +153,10 @@ class Unfold(Operation):
 class Row(Operation):
     """[1, n] on disk, [n] in the model."""
 
+    @property
+    def in_order(self) -> bool:
+        return True
+
     def shapes_before(self, after: Shapes) -> Shapes:
         return tuple((1, *shape) for shape in after)
 
@@ -148,6 +169,10 @@ class Row(Operation):
 
 class Stack(Operation):
     """Several tensors on disk, of one shape, are the rows of one of the model's."""
+
+    @property
+    def in_order(self) -> bool:
+        return True
 
     def shapes_before(self, after: Shapes) -> Shapes:
         ((count, *shape),) = after

@@ -5,9 +5,10 @@ tensors, so that copying, tracing and the way back (`backward`) follow from the 
 """
 
 import math
+from bisect import bisect
 from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache
-from itertools import product
+from itertools import accumulate, pairwise, product
 
 from lineage.components import Shape
 from lineage.later import np
@@ -51,12 +52,19 @@ class Lowered(Value):
     __eq__, __hash__ = object.__eq__, object.__hash__
 
     @cached_property
+    def spans(self) -> list[tuple[int, int, int, int, int]] | None:
+        """The rows of `runs`, found without numpy where elements keep their order; None where they do not."""
+        return _spans(self.inputs, self.outputs) if all(one.in_order for one in self.operations) else None
+
+    @cached_property
     def runs(self) -> Array | None:
         """An array [N, 5] of (input, start in it, output, start in it, length), in elements, in the order of the
         outputs, each as long as can be; None if the elements do not stay together in long ones: then `tiles` says how
         to go about it in little memory. Exact: leading axes are run at their real size. Takes memory for the pieces
         that stay together, not for elements.
         """
+        if self.spans is not None:
+            return np.array(self.spans, np.int64).reshape(-1, 5)
         return _runs(self.operations, self.after, self.outputs if self.backward else self.inputs, self.backward)
 
     @cached_property
@@ -133,6 +141,15 @@ def lower(operations: Operations, after: Shapes, backward: bool = False) -> Lowe
     before = stages(operations, after)[0]
     inputs, outputs = (after, before) if backward else (before, after)
     return Lowered(operations, after, backward, inputs, outputs)
+
+
+def _spans(inputs: Shapes, outputs: Shapes) -> list[tuple[int, int, int, int, int]]:
+    ends = [list(accumulate(map(math.prod, shapes), initial=0)) for shapes in (inputs, outputs)]
+    found = []
+    for at, end in pairwise(sorted({*ends[0], *ends[1]})):
+        source, target = bisect(ends[0], at) - 1, bisect(ends[1], at) - 1
+        found.append((source, at - ends[0][source], target, at - ends[1][target], end - at))
+    return found
 
 
 def _runs(operations: Operations, after: Shapes, before: Shapes, backward: bool) -> Array | None:

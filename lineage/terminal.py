@@ -2,7 +2,6 @@
 
 import atexit
 import contextlib
-import gc
 import json
 import os
 import re
@@ -175,7 +174,6 @@ def run(command: click.Command) -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed before we began
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  (kept open until exit)
-    gc.set_threshold(100_000)  # of the many small values that designs are made of, next to none is garbage
     heeded = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
     stop = _stopper()
     for number in heeded:

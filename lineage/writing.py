@@ -96,7 +96,7 @@ class Work(Value):
             copy(path, directory / SOURCE / path.name)
         written = writer.write_weights(
             directory, checkpoint.weights, self.layout, self.journal, self.options.hashes, self._ticker(progress),
-            self.options.sync,
+            self.options.sync, lambda: self._facts,
         )  # fmt: skip
         manifest = self._manifest(dropped, written)
         (directory / target.MANIFEST).write_bytes(dump(manifest))
@@ -129,20 +129,35 @@ class Work(Value):
 
         return tick
 
+    @cached_property
+    def _facts(self) -> dict[str, Any]:
+        """What a record says that does not depend on what was written: small files, tables, the spec, the plan."""
+        checkpoint, source = self.checkpoint, self.checkpoint.source
+        spec = graph.to_json(checkpoint.plan.model)
+        return {
+            "small": writer.file_digests((*source.small_files(), *filter(None, (checkpoint.weights.index,)))),
+            "versions": versions(),
+            "rules": catalog.sources(checkpoint.dialect),
+            "arguments": {name: graph.to_json(value) for name, value in checkpoint.resolved.arguments.items()},
+            "spec": spec,
+            "spec_sha256": digest(spec),
+            "parameters": graph.parameters(checkpoint.plan.model),
+            "plan": checkpoint.plan.to_json(),
+        }
+
     def _manifest(self, dropped: list[dict[str, Any]], written: writer.Written) -> dict[str, Any]:
         checkpoint, source, weights = self.checkpoint, self.checkpoint.source, self.checkpoint.weights
-        small = writer.file_digests((*source.small_files(), *filter(None, (weights.index,))))
-        spec, cast = graph.to_json(checkpoint.plan.model), self.cast
+        facts, cast = self._facts, self.cast
         told = {path: one.sha256 for path, one in weights.remote.items()}
         return {
             "schema": SCHEMA,
-            "versions": versions(),
-            "rules": catalog.sources(checkpoint.dialect),
+            "versions": facts["versions"],
+            "rules": facts["rules"],
             "source": {
                 "origin": source.origin if source.revision else (source.file or source.directory.resolve()).name,
                 "revision": source.revision,
                 "model_type": checkpoint.model_type,
-                "files": small
+                "files": facts["small"]
                 | {
                     path.name: {"size": weights.stamps[path][1]}
                     | _hash(written.weights.get(path.name) or told.get(path))
@@ -153,11 +168,8 @@ class Work(Value):
                 "encoded": weights.encodings(written.parts),
             },
             "family": checkpoint.dialect.spec,
-            "arguments": {name: graph.to_json(value) for name, value in checkpoint.resolved.arguments.items()},
-            "spec": spec,
-            "spec_sha256": digest(spec),
-            "parameters": graph.parameters(checkpoint.plan.model),
-            "plan": checkpoint.plan.to_json() | {"dropped": dropped},
+            **{name: facts[name] for name in ("arguments", "spec", "spec_sha256", "parameters")},
+            "plan": facts["plan"] | {"dropped": dropped},
             **({"cast": cast} if cast else {}),
             "notes": [*checkpoint.notes, *filter(None, [cast_text(cast)])],
             "files": written.files,

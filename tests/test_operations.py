@@ -1,5 +1,6 @@
 """Every operation is undone by its inverse, for elements of any width; what is no bijection is caught."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -25,6 +26,7 @@ from lineage.operations import (
 )
 from lineage.paired import Paired
 from lineage.proofs import prove
+from lineage.segments import _runs, lower
 
 SIZES = st.integers(1, 6)
 
@@ -154,6 +156,31 @@ def test_what_moves_rows_moves_them_whole(kind: str, data: st.DataObject) -> Non
     (table,) = data.draw(arrays(stages(operation, after)[0]))
     rows = apply(operation, [np.arange(len(table))], tuple(shape[:1] for shape in after))
     assert same(apply(operation, [table], after), [table[row] for row in rows])
+
+
+@pytest.mark.parametrize("kind", [name for name, kind in Operation.kinds.items() if kind().in_order])
+@pytest.mark.parametrize("backward", [False, True])
+@given(data=st.data())
+def test_what_keeps_an_order_is_said_to(kind: str, backward: bool, data: st.DataObject) -> None:
+    operation, after = (Operation.kinds[kind](),), data.draw(AFTER[kind])
+    before = stages(operation, after)[0]
+    inputs = after if backward else before
+    ends = np.cumsum([0, *map(math.prod, inputs)])
+    ids = [np.arange(a, b).reshape(shape) for a, b, shape in zip(ends[:-1], ends[1:], inputs, strict=True)]
+    made = invert(operation, ids) if backward else apply(operation, ids, after)
+    assert np.concatenate([array.ravel() for array in made]).tolist() == list(range(ends[-1]))
+    found = lower(operation, after, backward)
+    assert found.spans is not None
+    assert found.runs is not None
+    assert found.runs.tolist() == [list(row) for row in found.spans]
+    assert np.array_equal(_runs(operation, after, before, backward), found.runs)
+
+
+@pytest.mark.parametrize("after", [((2, 3), (1, 2), (1, 4)), ((4, 3), (4, 5)), ((2, 3), (2,))])
+def test_parts_that_do_not_fit_are_not_proved(after: Shapes) -> None:
+    """Of the first not an element is left over, yet no tensor can be cut so."""
+    assert not prove((Split(),), after)
+    assert not prove((Row(), Split()), after)
 
 
 def unlisted(kind: type[Operation]) -> type[Operation]:

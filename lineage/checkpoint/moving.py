@@ -63,10 +63,12 @@ def move(
     also: Iterable[Callable[[Tick], None]] = (),
     moved: Tick = lambda count: None,
     sync: bool = True,
+    meanwhile: Callable[[], object] = lambda: None,
 ) -> None:
     """Write files. starts: what stands before each one's data. finish: called for each when it is complete, by any
     worker. also: other work for a worker that has nothing to write. moved: told of bytes as they are written. sync:
-    force each file to the disk before it is finished, and begin with that while the others are still copied.
+    force each file to the disk before it is finished, and begin with that while the others are still copied. meanwhile:
+    what the caller has to do besides.
 
     Raises FileDamaged for what cannot be read, TensorMismatch for what cannot be cast, OSError for what cannot be
     written.
@@ -98,6 +100,7 @@ def move(
                 ends.append(pool.submit(_finished, handles, path, waiting, partial(finish, path, tick)))
             ends += [pool.submit(one, tick) for one in also]
             go.set()
+            meanwhile()
             for end in ends:
                 end.result()
             stop.set()
@@ -174,29 +177,41 @@ class _Work(Value):
     tick: Tick
 
     def tasks(self, moves: Sequence[Move]) -> Iterator[Task]:
-        """What is to be done, in any order."""
+        """What is to be done, in any order; begun with the longest."""
         ranges: list[_Range] = []
+        rest: list[Task] = []
         for one in moves:
             path, entries = one.targets[0].path, [self.weights[name] for name in one.sources]
             plain = [e for e in entries if isinstance(e, Tensor) and e.dtype == one.targets[0].dtype]
-            if plain and not one.lowered.operations:  # as it is: nothing need be computed, nor numpy loaded
-                (new,), (old,) = one.targets, plain
-                ranges.append(_Range(new.path, new.start, old.path, old.start, new.size))
+            whole = len(plain) == len(entries)
+            if whole and one.lowered.spans is not None:  # nothing need be computed, nor numpy loaded
+                ranges += _ranges(one, plain, one.lowered.spans)
             elif (runs := one.lowered.runs) is None:
                 width = sum(BITS[kind] for kind in {e.dtype for e in (*entries, *one.targets)}) // 8
                 axes = [axis for axis, _ in getattr(entries[0], "cuts", ())]
                 axes = axes or [0] * (entries[0].path in self.weights.remote)  # rows lie together
                 tiles = one.lowered.tiles(TILE // width, axes)
-                yield from (Task(path, partial(self._tile, one, tile), tile_span(entries, tile)) for tile in tiles)
-            elif len(plain) == len(entries) and len(runs) <= SCATTERED:
-                ranges += _ranges(one, plain)
+                rest += (Task(path, partial(self._tile, one, tile), tile_span(entries, tile)) for tile in tiles)
+            elif whole and len(runs) <= SCATTERED:
+                ranges += _ranges(one, plain, runs.tolist())
             else:
-                yield from (Task(path, partial(self._stream, one, i), whole_span(e)) for i, e in enumerate(entries))
+                rest += (Task(path, partial(self._stream, one, i), whole_span(e)) for i, e in enumerate(entries))
+        here: dict[Path, list[_Range]] = {}
         for part in _merged(ranges):
-            span = part.source, part.start, part.start + part.count
-            yield Task(part.target, partial(self._copy, part), span)
+            if part.source in self.weights.remote:
+                span = part.source, part.start, part.start + part.count
+                yield Task(part.target, partial(self._copy, part), span)
+            else:
+                here.setdefault(part.target, []).append(part)
+        for target, parts in here.items():  # by one worker: the system lets no two write to a file at once
+            yield Task(target, partial(self._copy, *parts))
+        yield from rest
 
-    def _copy(self, one: _Range) -> None:
+    def _copy(self, *parts: _Range) -> None:
+        for one in parts:
+            self._copy_one(one)
+
+    def _copy_one(self, one: _Range) -> None:
         target = self.handles(one.target)
         with self.weights.opened(one.source) as source:  # each time: there may be more than a process may hold open
             start, at, left = one.start, one.at, one.count
@@ -256,9 +271,8 @@ def _by_kernel(source: Handle, start: int, target: int, at: int, count: int) -> 
         return 0
 
 
-def _ranges(one: Move, entries: Sequence[Tensor]) -> Iterator[_Range]:
-    assert one.lowered.runs is not None
-    for place, start, target, at, count in one.lowered.runs.tolist():
+def _ranges(one: Move, entries: Sequence[Tensor], runs: Iterable[Sequence[int]]) -> Iterator[_Range]:
+    for place, start, target, at, count in runs:
         source, new = entries[place], one.targets[target]
         width = BITS[new.dtype] // 8
         yield _Range(new.path, new.start + at * width, source.path, source.start + start * width, count * width)

@@ -20,6 +20,7 @@ from lineage.values import Value
 
 HEADER_LIMIT = 100_000_000  # bytes; the format's own cap
 JSON_LIMIT = 25_000_000  # bytes without padding, 300,000 tensors: what is longer costs gigabytes to parse
+PAGE = 4096  # bytes of memory that the system handles as one
 RANK_LIMIT = 32  # of an array that numpy takes
 HEADER = ".header"  # after the name of a file whose header is kept without its data, or an index without its files
 BITS = {
@@ -70,15 +71,18 @@ def read_kept(path: Path) -> tuple[bytes, dict[str, Tensor]]:
     return start, dict(sorted(tensors.items(), key=lambda item: (item[1].start, item[1].size)))
 
 
-def start_of(tensors: Mapping[str, tuple[str, Shape]], metadata: Mapping[str, str]) -> bytes:
-    """What stands before the data of tensors (name -> type and shape) that lie in this order."""
+def start_of(tensors: Mapping[str, tuple[str, Shape]], metadata: Mapping[str, str], place: int | None = None) -> bytes:
+    """What stands before the data of tensors (name -> type and shape) that lie in this order.
+
+    place: where in a page of memory the data should begin, a multiple of 8: blanks after the header see to that.
+    """
     header: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
     end = 0
     for name, (dtype, shape) in tensors.items():
         begin, end = end, end + math.prod(shape) * BITS[dtype] // 8
         header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]}
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % 8)
+    text += b" " * (-len(text) % 8 if place is None else (place - 8 - len(text)) % PAGE)
     return len(text).to_bytes(8, "little") + text
 
 

@@ -5,9 +5,11 @@ Files are as the source's, or of a size that is asked for. Hashes are of what li
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from math import prod
+from operator import itemgetter
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,7 +18,7 @@ from lineage.checkpoint.files import CHUNK, opened
 from lineage.checkpoint.journal import Journal
 from lineage.checkpoint.moving import Move, Tick, move
 from lineage.checkpoint.regions import read_into
-from lineage.checkpoint.safetensors import BITS, Tensor, start_of
+from lineage.checkpoint.safetensors import BITS, PAGE, Tensor, start_of
 from lineage.checkpoint.weights import Entry, Weights
 from lineage.later import np
 from lineage.operations import Array
@@ -25,6 +27,7 @@ from lineage.segments import lower
 from lineage.values import Value
 
 HEADER_METADATA = {"format": "pt"}
+LARGE = 1 << 20  # bytes that are worth up to a page of blanks
 K = TypeVar("K")
 INDEX = "model.safetensors.index.json"
 
@@ -68,7 +71,8 @@ def lay_out(plan: Plan, weights: Weights, dtype: str | None = None, limit: int |
     which only a step goes that is larger by itself; else the files are the source's.
 
     In a file the widest types come first, so that all stay aligned, and the order is the source's, so that it is read
-    from front to back and neighbours stay neighbours.
+    from front to back and neighbours stay neighbours. They lie in pages of memory as they do in the source, as far as
+    can be: whole pages are copied twice as fast.
     """
     rank = {path: place for place, path in enumerate(weights.files)}
 
@@ -95,12 +99,28 @@ def lay_out(plan: Plan, weights: Weights, dtype: str | None = None, limit: int |
     for name, group in files.items():
         steps = sorted(group, key=lambda step: -BITS[kind(step)])
         held = {t: (kind(step), s) for step in steps for t, s in zip(step.targets, step.target_shapes, strict=True)}
-        starts[name] = start_of(held, HEADER_METADATA)
+        origins = [(kind(step), weights[step.sources[0]]) for step in steps]
+        starts[name] = start_of(held, HEADER_METADATA, _place(steps, origins))
         at = len(starts[name])
         for target, (its, shape) in held.items():
             places[target] = Tensor(Path(name), its, shape, at, prod(shape) * BITS[its] // 8)
             at += places[target].size
     return Layout(starts, places, files)
+
+
+def _place(steps: Sequence[Step], origins: Sequence[tuple[str, Entry]]) -> int | None:
+    """Where in a page a file's data should begin, that most of them lie as in the source, and most is worth it.
+
+    origins: of each step its type, and the first tensor that it is made from.
+    """
+    at, places = 0, Counter[int]()
+    for step, (kind, first) in zip(steps, origins, strict=True):
+        size = sum(map(prod, step.target_shapes)) * BITS[kind] // 8
+        if isinstance(first, Tensor) and first.dtype == kind:
+            places[(first.start - at) % PAGE] += size
+        at += size
+    place, size = max(places.items(), key=itemgetter(1), default=(0, 0))
+    return place if size >= LARGE and place % 8 == 0 else None
 
 
 def _start(entry: Entry) -> int:
@@ -116,11 +136,18 @@ def work(layout: Layout, weights: Weights, hashes: bool) -> int:
 
 
 def write_weights(
-    directory: Path, weights: Weights, layout: Layout, journal: Journal, hashes: bool, tick: Tick, sync: bool = True
+    directory: Path,
+    weights: Weights,
+    layout: Layout,
+    journal: Journal,
+    hashes: bool,
+    tick: Tick,
+    sync: bool = True,
+    meanwhile: Callable[[], object] = lambda: None,
 ) -> Written:
     """Write the files of a layout that the journal does not know as finished, and the index of several.
 
-    tick: told of bytes that are written, and that are hashed. sync: as for `move`. Raises as `move` does.
+    tick: told of bytes that are written, and that are hashed. sync, meanwhile: as for `move`. Raises as `move` does.
     """
     places = {name: Tensor(directory / t.path, t.dtype, t.shape, t.start, t.size) for name, t in layout.places.items()}
     left = [file for file in layout.starts if file not in journal.finished]
@@ -137,7 +164,7 @@ def write_weights(
     tick(sum(t.size for t in layout.places.values() if t.path.name in journal.finished) * (1 + hashes))
     read = _Read(weights, layout, {}, {}, {})
     starts = {directory / file: layout.starts[file] for file in left}
-    move(moves, weights, starts, finish, read.jobs() if hashes and not weights.remote else (), tick, sync)
+    move(moves, weights, starts, finish, read.jobs() if hashes and not weights.remote else (), tick, sync, meanwhile)
     files = {file: journal.finished[file]["sha256"] for file in layout.starts}
     hashed = {name: sha for said in journal.finished.values() for name, sha in said["tensors"].items()}
     if len(files) > 1:

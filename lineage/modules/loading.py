@@ -1,6 +1,7 @@
 """Loads models: from a converted directory, or straight from a public checkpoint by the same plan."""
 
-from collections.abc import Callable, Iterator
+import mmap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,7 @@ def _dtype(name: str | torch.dtype) -> torch.dtype | None:
 def _converted(directory: Path) -> Model:
     manifest = read_manifest(directory)
     weights = converted_weights(directory, manifest)
-    elements = _mapped(weights)
+    elements = _Mapped(weights)
     state = {name: to_torch(elements(name), weights[name].dtype) for name in weights}
     provenance = {key: manifest["source"][key] for key in ("origin", "revision", "model_type")}
     return _filled(graph.model_from_json(manifest["spec"]), state, {"directory": str(directory), **provenance})
@@ -81,35 +82,52 @@ def assembled(checkpoint: Checkpoint) -> Model:
 
 def tensors(checkpoint: Checkpoint) -> Iterator[tuple[str, torch.Tensor]]:
     """The model's tensors, made from the file's."""
-    weights, elements = checkpoint.weights, _mapped(checkpoint.weights)
+    weights, elements = checkpoint.weights, _Mapped(checkpoint.weights)
     for step in checkpoint.plan.steps:
         made = apply(step.operations, [elements(name) for name in step.sources], step.target_shapes)
         for name, array in zip(step.targets, made, strict=True):
             yield name, to_torch(array, weights[step.sources[0]].dtype)
+        if not any(map(_ready, made)):  # all were copied
+            elements.forget(*step.sources)
 
 
-def _mapped(weights: Weights) -> Callable[[str], Array]:
-    """The elements of a tensor where they lie in its file, copied when written to; read, where they are encoded."""
-    files: dict[Path, Array] = {}
+class _Mapped:
+    """The elements of tensors where they lie in their files, copied when written to; read, where they are encoded."""
 
-    def array(name: str) -> Array:
-        entry = weights[name]
+    def __init__(self, weights: Weights) -> None:
+        self._weights = weights
+        self._files: dict[Path, tuple[mmap.mmap, Array]] = {}
+
+    def __call__(self, name: str) -> Array:
+        entry = self._weights[name]
         width = STORED[entry.dtype].itemsize if entry.dtype in STORED else 0
         if not isinstance(entry, Stored) or not entry.size or not width or entry.start % width:
-            return weights.array(name)
-        if entry.path not in files:
+            return self._weights.array(name)
+        if entry.path not in self._files:
             with open_regular(entry.path) as file:
-                files[entry.path] = np.memmap(file, np.uint8, "c")
-        return files[entry.path][entry.start : entry.start + entry.size].view(f"<u{width}").reshape(entry.shape)
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+            self._files[entry.path] = mapped, np.frombuffer(mapped, np.uint8)
+        bytes_N = self._files[entry.path][1][entry.start : entry.start + entry.size]
+        return bytes_N.view(f"<u{width}").reshape(entry.shape)
 
-    return array
+    def forget(self, *names: str) -> None:
+        """Let go of the memory that holds what was read of tensors; it is read again if need be."""
+        for entry in (self._weights[name] for name in names):
+            if isinstance(entry, Stored) and entry.path in self._files:
+                first, end = -(-entry.start // mmap.PAGESIZE), (entry.start + entry.size) // mmap.PAGESIZE
+                if first < end and hasattr(mmap, "MADV_DONTNEED"):
+                    whole = self._files[entry.path][0]
+                    whole.madvise(mmap.MADV_DONTNEED, first * mmap.PAGESIZE, (end - first) * mmap.PAGESIZE)
 
 
 def to_torch(array: Array, dtype: str) -> torch.Tensor:
     """Raw elements as a tensor of their type; the same memory, where it may be written to and a product can read it."""
-    ready = array.flags.writeable and (array.flags.c_contiguous or _readable(array))
-    signed = (array if ready else np.array(array, order="C")).view(f"i{array.dtype.itemsize}")
+    signed = (array if _ready(array) else np.array(array, order="C")).view(f"i{array.dtype.itemsize}")
     return torch.from_numpy(signed).view(STORED[dtype])
+
+
+def _ready(array: Array) -> bool:
+    return array.flags.writeable and (array.flags.c_contiguous or _readable(array))
 
 
 def _readable(array: Array) -> bool:
