@@ -1,5 +1,9 @@
 """Where tensors come to lie: in pages of memory as in their source, where that is worth a page of blanks."""
 
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +38,46 @@ def test_large_ones_lie_as_they_lay(family: str, tmp_path: Path) -> None:
     assert load_file(tmp_path / "out" / "model.safetensors").keys() == new.keys()
     lineage.export(tmp_path / "out", tmp_path / "back")
     assert (tmp_path / "back" / "model.safetensors").read_bytes() == (source / "model.safetensors").read_bytes()
+
+
+def test_whole_pages_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What file systems share where they can: it begins and ends with a page, in both files."""
+    source, whole, kernel = write_tiny("llama", tmp_path / "source", vocab=60_000), [], os.copy_file_range
+
+    def copy(from_: int, to: int, count: int, start: int, at: int) -> int:
+        whole.append((count, start % PAGE == at % PAGE == count % PAGE == 0))
+        return kernel(from_, to, count, start, at)
+
+    monkeypatch.setattr(os, "copy_file_range", copy)
+    lineage.convert(str(source), tmp_path / "out", verify=False)
+    assert sum(count for count, pages in whole if pages) > 0.98 * (source / "model.safetensors").stat().st_size
+
+
+@pytest.fixture
+def sharing(tmp_path: Path) -> Iterator[Path]:
+    """A folder on a file system whose files can share blocks."""
+    place, image = tmp_path / "sharing", tmp_path / "image"
+    if not shutil.which("mkfs.xfs") or os.geteuid():
+        pytest.skip("no mkfs.xfs, or not root: no file system that shares blocks")
+    with image.open("wb") as file:
+        file.truncate(1 << 30)
+    subprocess.run(["mkfs.xfs", "-q", image], check=True)
+    place.mkdir()
+    if subprocess.run(["mount", "-o", "loop", image, place], capture_output=True, check=False).returncode:
+        pytest.skip("mounting is not permitted")
+    yield place
+    subprocess.run(["umount", place], check=True)
+
+
+def test_blocks_are_shared_where_files_can(sharing: Path) -> None:
+    source = write_tiny("mixtral", sharing / "source", vocab=500_000)
+    os.sync()
+    before, size = shutil.disk_usage(sharing).used, (source / "model.safetensors").stat().st_size
+    lineage.convert(str(source), sharing / "out", verify=False, hashes=True)
+    os.sync()
+    assert size > 30_000_000
+    assert shutil.disk_usage(sharing).used - before < size / 10
+    assert lineage.export(sharing / "out", check=True).same
 
 
 def test_small_ones_take_no_blanks(tmp_path: Path) -> None:

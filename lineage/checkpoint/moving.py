@@ -5,7 +5,6 @@ passed on a few MB at a time (what is decoded, cast, or lies in very many short 
 by tile.
 """
 
-import ctypes
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,9 +13,10 @@ from functools import partial
 from pathlib import Path
 
 from lineage.checkpoint.casting import cast
-from lineage.checkpoint.files import CHUNK, FULL
+from lineage.checkpoint.files import CHUNK
+from lineage.checkpoint.outputs import Handles
 from lineage.checkpoint.regions import Handle, raw_type, read_into, write_all, write_region
-from lineage.checkpoint.safetensors import BITS, Tensor
+from lineage.checkpoint.safetensors import BITS, PAGE, Tensor
 from lineage.checkpoint.tasks import Job, Task, in_order, tile_span, whole_span
 from lineage.checkpoint.weights import Weights
 from lineage.errors import TensorMismatch
@@ -88,7 +88,7 @@ def move(
     sizes = {path: len(start) for path, start in starts.items()}
     for target in (target for one in moves for target in one.targets):
         sizes[target.path] = max(sizes[target.path], target.start + target.size)
-    with _Handles(starts, sizes, sync) as handles, ThreadPoolExecutor(WORKERS + sync) as pool:
+    with Handles(starts, sizes, sync) as handles, ThreadPoolExecutor(WORKERS + sync) as pool:
         try:
             flushing = pool.submit(handles.flush, stop) if sync else None
             jobs: dict[Path, list[Job]] = {path: [] for path in starts}
@@ -112,68 +112,16 @@ def move(
             pool.shutdown(cancel_futures=True)
 
 
-def _finished(handles: "_Handles", path: Path, jobs: list[Future[None]], finish: Job) -> None:
+def _finished(handles: "Handles", path: Path, jobs: list[Future[None]], finish: Job) -> None:
     for job in jobs:  # those not done are another worker's, being taken in the order in which they were handed in
         job.result()  # not `wait`, which never hears of a job that was called off after it was handed in
     handles.done(path)
     finish()
 
 
-class _Handles:
-    """New files, begun with what stands before their data, open until they are done."""
-
-    def __init__(self, starts: Mapping[Path, bytes], sizes: Mapping[Path, int], sync: bool) -> None:
-        self._starts, self._sizes, self._sync = starts, sizes, sync
-        self._open: dict[Path, int] = {}
-        self._lock = threading.Lock()
-
-    def __call__(self, path: Path) -> int:
-        with self._lock:
-            if path not in self._open:
-                self._open[path] = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-                _allocate(self._open[path], self._sizes[path])
-                write_all(self._open[path], self._starts[path], 0)
-            return self._open[path]
-
-    def done(self, path: Path) -> None:
-        handle = self(path)  # a file without tensors begins here
-        if self._sync:
-            os.fsync(handle)
-        with self._lock:
-            os.close(self._open.pop(path))
-
-    def flush(self, stop: threading.Event) -> None:
-        """Keep the disk busy meanwhile. Raises OSError: the system tells a failure of the disk only once."""
-        while not stop.wait(0.02):
-            with self._lock:
-                handles = [os.dup(handle) for handle in self._open.values()]
-            try:
-                for handle in handles:
-                    os.fdatasync(handle)
-            finally:
-                for handle in handles:
-                    os.close(handle)
-
-    def __enter__(self) -> "_Handles":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        while self._open:
-            os.close(self._open.popitem()[1])
-
-
-def _allocate(handle: int, size: int) -> None:
-    """Take the room at once, where the file system can: that is told in time, and written faster. Raises OSError."""
-    allocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)
-    if size and allocate and allocate(handle, 0, ctypes.c_int64(0), ctypes.c_int64(size)):
-        code = ctypes.get_errno()
-        if code in FULL:
-            raise OSError(code, os.strerror(code))
-
-
 class _Work(Value):
     weights: Weights
-    handles: _Handles
+    handles: Handles
     tick: Tick
 
     def tasks(self, moves: Sequence[Move]) -> Iterator[Task]:
@@ -216,7 +164,7 @@ class _Work(Value):
         with self.weights.opened(one.source) as source:  # each time: there may be more than a process may hold open
             start, at, left = one.start, one.at, one.count
             while left:
-                done = _by_kernel(source, start, target, at, min(left, PIECE))
+                done = _by_kernel(source, start, target, at, _next(start, min(left, PIECE)))
                 if not done:  # by hand, which tells whose fault it is
                     piece = memoryview(bytearray(min(left, CHUNK)))
                     read_into(source, piece, start, one.source)
@@ -259,6 +207,11 @@ class _Work(Value):
             return cast(piece, old, new)
         except ValueError as error:
             raise TensorMismatch(f"{name[:200]}: {error}", hint="choose another --dtype") from None
+
+
+def _next(start: int, left: int) -> int:
+    """How much to copy from here: up to a page, or whole pages, which file systems that can do so share."""
+    return min(left, PAGE - start % PAGE) if start % PAGE else left - left % PAGE or left
 
 
 def _by_kernel(source: Handle, start: int, target: int, at: int, count: int) -> int:
