@@ -26,6 +26,7 @@ from lineage.segments import Lowered, Tile
 from lineage.values import Value
 
 WORKERS = 2  # copying is bound by memory: a third adds nothing
+SHARED = 1 << 16  # bytes that are worth two more calls
 PIECE = 1 << 26  # bytes that are asked of the kernel at a time
 TILE = 10 << 20  # bytes that are rearranged at a time: in and out, by each worker
 SCATTERED = 1 << 10  # runs of one step that are worth a call each
@@ -164,7 +165,7 @@ class _Work(Value):
         with self.weights.opened(one.source) as source:  # each time: there may be more than a process may hold open
             start, at, left = one.start, one.at, one.count
             while left:
-                done = _by_kernel(source, start, target, at, _next(start, min(left, PIECE)))
+                done = _by_kernel(source, start, target, at, _next(start, at, min(left, PIECE)))
                 if not done:  # by hand, which tells whose fault it is
                     piece = memoryview(bytearray(min(left, CHUNK)))
                     read_into(source, piece, start, one.source)
@@ -209,9 +210,11 @@ class _Work(Value):
             raise TensorMismatch(f"{name[:200]}: {error}", hint="choose another --dtype") from None
 
 
-def _next(start: int, left: int) -> int:
-    """How much to copy from here: up to a page, or whole pages, which file systems that can do so share."""
-    return min(left, PAGE - start % PAGE) if start % PAGE else left - left % PAGE or left
+def _next(start: int, at: int, left: int) -> int:
+    """How much to copy from here: of much, up to a page or whole pages, which file systems that can do so share."""
+    if (start - at) % PAGE or left < SHARED:
+        return left
+    return PAGE - start % PAGE if start % PAGE else left - left % PAGE
 
 
 def _by_kernel(source: Handle, start: int, target: int, at: int, count: int) -> int:
