@@ -10,18 +10,25 @@ import re
 import sys
 from collections.abc import Iterable
 from functools import cache
+from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 
-@cache
 def _folders() -> tuple[dict[str, str], bool]:
     """A package's name -> its folder, the first on the path; and whether there are others that names do not tell of."""
+    odd = any(hasattr(finder, "find_distributions") and finder is not PathFinder for finder in sys.meta_path)
+    found, others = _looked_up(tuple(dict.fromkeys(sys.path)))
+    return found, others or odd
+
+
+@cache
+def _looked_up(path: tuple[str, ...]) -> tuple[dict[str, str], bool]:
     found: dict[str, str] = {}
     others = False
-    for place in dict.fromkeys(sys.path):
+    for place in path:
         try:
             names = sorted(os.listdir(place or "."))
         except NotADirectoryError:

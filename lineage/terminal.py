@@ -202,8 +202,10 @@ def leave(command: Callable[[], None]) -> None:
     try:
         command()
     except SystemExit as ending:
-        if not isinstance(ending.code, int) or threading.active_count() > 1:
+        watched = sys.getprofile() or sys.gettrace()
+        if not isinstance(ending.code, int) or threading.active_count() > 1 or watched:
             raise
+        ending.__traceback__ = None  # with it go the frames, and files that they hold
         atexit._run_exitfuncs()
         try:
             sys.stdout.flush()

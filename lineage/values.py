@@ -38,7 +38,10 @@ class Frozen:
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 class Value(Frozen):
-    """A frozen value: `class Pair(Value)` with annotated fields is what a frozen dataclass of them would be."""
+    """A frozen value: `class Pair(Value)` with annotated fields is what a frozen dataclass of them would be.
+
+    Of `field` it knows defaults; it calls no `__post_init__`. A subclass is not decorated.
+    """
 
     _places: ClassVar[tuple[str, ...]]  # of those that may be told by place
     _usual: ClassVar[dict[str, Any]]

@@ -11,7 +11,7 @@ from lineage import installed
 
 @pytest.fixture(autouse=True)
 def anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    for cached in (installed._folders, installed._entries, installed._texts):
+    for cached in (installed._looked_up, installed._entries, installed._texts):
         monkeypatch.setattr(installed, cached.__name__, cached.__wrapped__)
 
 
@@ -73,3 +73,21 @@ def test_places_that_are_not_there_are_passed_over(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(sys, "path", [str(tmp_path / "gone"), *sys.path])
     assert installed.version("torch")
     assert not list(installed.offered("lineage.specs"))
+
+
+def test_a_finder_of_its_own_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package(tmp_path, "a_guest-1.2.post1.dist-info", ENTRY)
+
+    class Finder:
+        @staticmethod
+        def find_spec(*_: object) -> None:
+            return None
+
+        @staticmethod
+        def find_distributions(context: metadata.DistributionFinder.Context) -> list[metadata.Distribution]:
+            mine = context.name in (None, "a-guest")
+            return [metadata.PathDistribution(tmp_path / "a_guest-1.2.post1.dist-info")] if mine else []
+
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder])
+    assert installed.version("a-guest") == "1.2.post1"
+    assert [entry.name for entry in installed.offered("lineage.specs")] == ["guest"]

@@ -46,6 +46,14 @@ def test_a_thread_is_waited_for() -> None:
     assert (done.returncode, done.stdout) == (3, "late\n")
 
 
+def test_a_profile_is_shown() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "cProfile", "-m", "lineage", "env"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0
+    assert "function calls" in done.stdout
+
+
 def test_a_fault_is_no_end() -> None:
     done = python("from lineage.terminal import leave\ndef command():\n    raise KeyError('x')\nleave(command)")
     assert done.returncode == 1

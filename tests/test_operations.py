@@ -183,6 +183,13 @@ def test_parts_that_do_not_fit_are_not_proved(after: Shapes) -> None:
     assert not prove((Row(), Split()), after)
 
 
+@pytest.mark.parametrize(
+    ("operations", "after"), [((Stack(),), ((0, 3),)), ((Stack(),), ((3, 0),)), ((Row(),) * 70, ((3,),))]
+)
+def test_what_no_array_can_be_is_not_proved(operations: Operations, after: Shapes) -> None:
+    assert not prove(operations, after)
+
+
 def unlisted(kind: type[Operation]) -> type[Operation]:
     """An operation for these tests alone."""
     del Operation.kinds[kind.__name__]

@@ -95,11 +95,14 @@ def move(
             jobs: dict[Path, list[Job]] = {path: [] for path in starts}
             for path, job in in_order(_Work(weights, handles, tick).tasks(moves), weights.remote):
                 jobs[path].append(job)
-            ends = []
+            ends: list[Future[None]] = []
+            last: list[Job] = []  # the end of a file waits for its jobs: it is taken when all workers have another's
             for path, own in jobs.items():
                 waiting = [pool.submit(begun, job) for job in own]
-                ends.append(pool.submit(_finished, handles, path, waiting, partial(finish, path, tick)))
-            ends += [pool.submit(one, tick) for one in also]
+                ends += [pool.submit(end) for end in last]
+                last = [partial(_finished, handles, path, waiting, partial(finish, path, tick))]
+            besides: list[Job] = [partial(one, tick) for one in also]
+            ends += [pool.submit(one) for one in (*besides[:1], *last, *besides[1:])]
             go.set()
             meanwhile()
             for end in ends:
