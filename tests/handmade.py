@@ -140,6 +140,10 @@ def environment(**changes: str) -> dict[str, str]:
     return clean | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error"} | changes
 
 
+STOPPED = {"PYTHONWARNINGS": "error,ignore::ResourceWarning"}
+"""Of a process that is stopped: a signal may come between the opening of a file and the block that closes it."""
+
+
 def start(*arguments: str | Path, command: Sequence[str] = COMMAND, **options: Any) -> subprocess.Popen[str]:
     """The command line in a process of its own."""
     options = {"env": environment(), "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | options

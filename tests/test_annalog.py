@@ -256,7 +256,7 @@ def test_a_users_own_package_enters_by_the_same_door(tmp_path: Path, monkeypatch
     monkeypatch.syspath_prepend(str(tmp_path))
     converter = importlib.import_module("homegrown_converter")
     found = {"lineage.converters": [Entry("homegrown", converter)]}
-    monkeypatch.setattr(catalog, "_offered", lambda group: found.get(group, []))
+    monkeypatch.setattr(catalog, "offered", lambda group: found.get(group, []))
     forget()
     try:
         write_tiny("homegrown", tmp_path / "tiny", tied=False)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests import handmade
-from tests.handmade import SLOWLY, finish, main, start, tree
+from tests.handmade import SLOWLY, STOPPED, environment, finish, main, start, tree
 
 LARGE = {"layers": 4, "width": 256, "vocab": 40_000, "context": 64}
 SMALL = {"layers": 2, "width": 32, "vocab": 500, "context": 16}
@@ -68,7 +68,7 @@ def begin(box: Path) -> Iterator[Begin]:
             set_up()
 
         given = ("convert", source, "-o", box / "out", "--verify", "none", *options)
-        processes.append(start(*given, command=SLOWLY, preexec_fn=clean))
+        processes.append(start(*given, command=SLOWLY, preexec_fn=clean, env=environment(**STOPPED)))
         return processes[-1]
 
     yield run
