@@ -11,6 +11,7 @@ from lineage.errors import ArchitectureError
 from lineage.values import Frozen
 
 Shape = tuple[int, ...]
+RANK_LIMIT = 32  # of an array that every numpy takes
 
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_tanh", "gelu_fast", "gelu_cut", "quick_gelu", "relu", "relu2", "silu", "tanh")
 """gelu: exact (erf; Hendrycks & Gimpel 2016, eq. 1). gelu_new and gelu_tanh: its tanh approximation (eq. 2), written

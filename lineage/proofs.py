@@ -3,10 +3,10 @@
 import math
 from functools import lru_cache
 
+from lineage.fields import RANK_LIMIT
 from lineage.later import np
 from lineage.operations import Operations, Shapes, apply, invert, stages
 
-MOST_AXES = 64  # of an array that numpy takes
 PROOF_SIZE = 1 << 17  # elements on which a bijection is proved; larger shapes are first divided by common factors
 
 
@@ -24,7 +24,7 @@ def prove(operations: Operations, after: Shapes) -> bool:
             every = stages(operations, after)
             axes = max(len(shape) for shapes in every for shape in shapes)
             sizes = {sum(map(math.prod, shapes)) for shapes in every}
-            return len(sizes) == 1 and 0 not in sizes and axes <= MOST_AXES
+            return len(sizes) == 1 and 0 not in sizes and axes <= RANK_LIMIT
         except (ValueError, IndexError):
             return False
     shapes = reduced(after, math.lcm(*(operation.grain for operation in operations)) or 1)

@@ -88,7 +88,7 @@ def test_small_ones_take_no_blanks(tmp_path: Path) -> None:
 
 
 def resident() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="no /proc: memory cannot be told")

@@ -61,14 +61,16 @@ def begin(box: Path) -> Iterator[Begin]:
     """Starts a conversion in a process of its own, with the signals as a terminal gives them."""
     processes: list[subprocess.Popen[str]] = []
 
-    def run(source: Path, *options: str, set_up: Callable[[], object] = lambda: None) -> "subprocess.Popen[str]":
+    def run(
+        source: Path, *options: str, set_up: Callable[[], object] = lambda: None, **changes: str
+    ) -> "subprocess.Popen[str]":
         def clean() -> None:
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, signal.SIG_DFL)
             set_up()
 
         given = ("convert", source, "-o", box / "out", "--verify", "none", *options)
-        processes.append(start(*given, command=SLOWLY, preexec_fn=clean, env=environment(**STOPPED)))
+        processes.append(start(*given, command=SLOWLY, preexec_fn=clean, env=environment(**changes)))
         return processes[-1]
 
     yield run
@@ -154,7 +156,7 @@ STOPS = {"INT": 130, "TERM": 143, "HUP": 129}
 @pytest.mark.parametrize("name", STOPS)
 def test_asked_to_stop(name: str, often: bool, sources: list[Path], box: Path, begin: Begin) -> None:
     """Once, or over and over while it cleans up, as wrappers and impatient people do."""
-    process = begin(sources[0])
+    process = begin(sources[0], **STOPPED)
     assert until(process, lambda: written(box) > 10**7)
     process.send_signal(getattr(signal, f"SIG{name}"))
     while often and process.poll() is None:

@@ -15,13 +15,13 @@ from typing import Any
 from lineage.checkpoint.files import opened, parse_json
 from lineage.checkpoint.remote import Remote
 from lineage.components import Shape
+from lineage.fields import RANK_LIMIT
 from lineage.errors import FileDamaged
 from lineage.values import Value
 
 HEADER_LIMIT = 100_000_000  # bytes; the format's own cap
 JSON_LIMIT = 25_000_000  # bytes without padding, 300,000 tensors: what is longer costs gigabytes to parse
 PAGE = 4096  # bytes of memory that the system handles as one
-RANK_LIMIT = 32  # of an array that numpy takes
 HEADER = ".header"  # after the name of a file whose header is kept without its data, or an index without its files
 BITS = {
     "BOOL": 8, "U8": 8, "I8": 8, "U16": 16, "I16": 16, "F16": 16, "BF16": 16, "U32": 32, "I32": 32, "F32": 32,
