@@ -1,8 +1,8 @@
 """What is installed, by the folders that installers leave beside packages (``NAME-VERSION.dist-info``).
 
 `importlib.metadata` answers the same questions, but to load it, and to let it read every package's files, takes 30 ms
-of each command. It is asked only where names do not tell: for an older form of folder, an archive on the path or a finder
-of another's, and when some package does offer something.
+of each command. It is asked only where names do not tell: for an older form of folder, an archive on the path or a
+finder of another's, and when some package does offer something.
 """
 
 import os

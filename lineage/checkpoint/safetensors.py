@@ -15,8 +15,8 @@ from typing import Any
 from lineage.checkpoint.files import opened, parse_json
 from lineage.checkpoint.remote import Remote
 from lineage.components import Shape
-from lineage.fields import RANK_LIMIT
 from lineage.errors import FileDamaged
+from lineage.fields import RANK_LIMIT
 from lineage.values import Value
 
 HEADER_LIMIT = 100_000_000  # bytes; the format's own cap
