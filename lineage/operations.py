@@ -27,21 +27,27 @@ Shapes = tuple[Shape, ...]
 
 
 class Operation(Value, ABC):
-    """One step. Subclasses are final and listed in `Operation.kinds`."""
+    """One step. Subclasses are final and listed in `Operation.kinds`.
+
+    rows_only, in_order: told of the class, `class Split(Operation, in_order=True)`; false for one with an axis, unless
+    it is the first.
+    """
 
     kinds: ClassVar[dict[str, type["Operation"]]] = {}
+    _rows_only: ClassVar[bool]
+    _in_order: ClassVar[bool]
 
     @property
     def rows_only(self) -> bool:
         """Whether it moves whole rows, so that it applies to a bias and to activations as well."""
-        return False
+        return self._rows_only and not getattr(self, "axis", 0)
 
     @property
     def in_order(self) -> bool:
         """Whether elements keep their order, from the first tensor's first to the last one's last: only shapes change,
         and where each element goes is known without numpy.
         """
-        return False
+        return self._in_order and not getattr(self, "axis", 0)
 
     @property
     def grain(self) -> int:
@@ -52,8 +58,9 @@ class Operation(Value, ABC):
         """The same operation for one component, if it needs a number that shapes do not tell."""
         return self
 
-    def __init_subclass__(cls, kw_only: bool = False) -> None:
+    def __init_subclass__(cls, kw_only: bool = False, rows_only: bool = False, in_order: bool = False) -> None:
         super().__init_subclass__(kw_only)
+        cls._rows_only, cls._in_order = rows_only, in_order
         Operation.kinds[cls.__name__] = cls
 
     @abstractmethod
@@ -82,18 +89,10 @@ class Transpose(Operation):
         return [array.swapaxes(-1, -2) for array in arrays]
 
 
-class Split(Operation):
+class Split(Operation, rows_only=True, in_order=True):
     """One tensor on disk holds several of the model's, one after the other along an axis."""
 
     axis: int = 0
-
-    @property
-    def rows_only(self) -> bool:
-        return self.axis == 0
-
-    @property
-    def in_order(self) -> bool:
-        return self.axis == 0
 
     def shapes_before(self, after: Shapes) -> Shapes:
         first, axis = after[0], self.axis
@@ -110,14 +109,10 @@ class Split(Operation):
         return [np.concatenate(list(arrays), axis=self.axis)]
 
 
-class Alternate(Operation):
+class Alternate(Operation, rows_only=True):
     """One tensor on disk holds several of the model's, of one shape, taking turns along an axis."""
 
     axis: int = 0
-
-    @property
-    def rows_only(self) -> bool:
-        return self.axis == 0
 
     def shapes_before(self, after: Shapes) -> Shapes:
         if any(shape != after[0] for shape in after):
@@ -133,12 +128,8 @@ class Alternate(Operation):
         return [np.stack(list(arrays), axis=self.axis + 1).reshape(before[0])]
 
 
-class Unfold(Operation):
+class Unfold(Operation, in_order=True):
     """[a · b, c] on disk, [a, b, c] in the model."""
-
-    @property
-    def in_order(self) -> bool:
-        return True
 
     def shapes_before(self, after: Shapes) -> Shapes:
         return tuple((shape[0] * shape[1], *shape[2:]) for shape in after)
@@ -150,12 +141,8 @@ class Unfold(Operation):
         return [array.reshape(shape) for array, shape in zip(arrays, before, strict=True)]
 
 
-class Row(Operation):
+class Row(Operation, in_order=True):
     """[1, n] on disk, [n] in the model."""
-
-    @property
-    def in_order(self) -> bool:
-        return True
 
     def shapes_before(self, after: Shapes) -> Shapes:
         return tuple((1, *shape) for shape in after)
@@ -167,12 +154,8 @@ class Row(Operation):
         return [array[None] for array in arrays]
 
 
-class Stack(Operation):
+class Stack(Operation, in_order=True):
     """Several tensors on disk, of one shape, are the rows of one of the model's."""
-
-    @property
-    def in_order(self) -> bool:
-        return True
 
     def shapes_before(self, after: Shapes) -> Shapes:
         ((count, *shape),) = after
@@ -186,7 +169,7 @@ class Stack(Operation):
         return list(arrays[0])
 
 
-class PerHead(Operation):
+class PerHead(Operation, rows_only=True):
     """One tensor on disk holds, head by head, that head's rows of several of the model's.
 
     width: of a head, in rows. queries: how many heads of the first go with one head of the others.
@@ -194,10 +177,6 @@ class PerHead(Operation):
 
     width: int = 1
     queries: int = 1
-
-    @property
-    def rows_only(self) -> bool:
-        return True
 
     @property
     def grain(self) -> int:

@@ -6,17 +6,13 @@ from typing import Any
 from lineage.operations import Array, Operation, Shapes
 
 
-class Paired(Operation):
+class Paired(Operation, rows_only=True):
     """Rows of a head that turn together are neighbours on disk, and half a head apart in the model.
 
     width: of a head, in rows.
     """
 
     width: int = 2
-
-    @property
-    def rows_only(self) -> bool:
-        return True
 
     @property
     def grain(self) -> int:
