@@ -90,6 +90,43 @@ def test_rows_padded_on_the_left(kind: str) -> None:
     assert apart <= 1e-11 * want.abs().max()
 
 
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_last_block_computes_what_is_asked_for(kind: str, padded: bool, attention: str) -> None:
+    model = model_of(kind)
+    model.attention = attention
+    ids = torch.randint(5, model.spec.embed.vocab, (2, LENGTH), generator=torch.Generator().manual_seed(3))
+    keep = torch.ones_like(ids)
+    keep[0, :6] = 0 if padded and model.spec.encoder is None else 1
+    ran: list[int] = []
+    depth = model.spec.order or range(len(model.blocks))
+    model.blocks[depth[-1]].mlp.body.register_forward_pre_hook(lambda _, given: ran.append(given[0].shape[-2]))
+    told = {"attention_mask": keep} if padded and model.spec.encoder is None else {}
+    with torch.no_grad():
+        want = model(**given(model, ids), **told).logits
+        for last, fixed in ((1, False), (3, True), (1, True), (3, False)):
+            cache, at = Cache(model.spec, 64, fixed), 0
+            for piece in ids.split([9, 6, 4, 1], 1):
+                at += piece.shape[1]
+                told = {name: mask[:, :at] for name, mask in told.items()}
+                logits = model(**given(model, piece), **told, cache=cache, last=last).logits
+                asked = min(last, piece.shape[1])
+                assert ran[-1] == asked
+                assert (logits - want[:, at - asked : at]).abs().max() <= 1e-11 * want.abs().max()
+                told = dict.fromkeys(told, keep)
+
+
+def test_experts_that_take_so_many_of_a_text_see_all_of_it() -> None:
+    kind = next(kind for kind in JUDGED if generates(kind) and crowded(kind))
+    model = model_of(kind)
+    ids = torch.randint(5, model.spec.embed.vocab, (4, LENGTH), generator=torch.Generator().manual_seed(4))
+    with torch.no_grad():
+        want = model(**given(model, ids)).logits[:, -1:]
+        logits = model(**given(model, ids), cache=Cache(model.spec, 64), last=1).logits
+    assert (logits - want).abs().max() <= 1e-11 * want.abs().max()
+
+
 @pytest.mark.parametrize("fixed", [False, True], ids=["growing", "fixed"])
 def test_a_window_bounds_what_is_kept(fixed: bool) -> None:
     window = 7

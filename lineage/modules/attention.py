@@ -40,11 +40,14 @@ class Product(nn.Module):
             q_BHTW, k_BKSW, v_BKSW = (x.clamp(-clip, clip) for x in (q_BHTW, k_BKSW, v_BKSW))
         if spec.rotary is not None:
             rotation = context.rotation(spec.rotary, q_BHTW.dtype)
-            q_BHTW, k_BKSW = turn(q_BHTW, rotation, spec.rotary), turn(k_BKSW, rotation, spec.rotary)
-        if spec.temperature is not None:
-            q_BHTW = (q_BHTW * hotter(context.places_T, spec.temperature, q_BHTW.dtype)).to(q_BHTW.dtype)
+            k_BKSW = turn(k_BKSW, rotation, spec.rotary)
+            q_BHTW = turn(q_BHTW, (context.wanted(rotation[0]), context.wanted(rotation[1])), spec.rotary)
         if not spec.cross:
             k_BKSW, v_BKSW = context.kept(k_BKSW, v_BKSW)
+            context = context.late
+            bias = None if bias is None else bias[:, :, -q_BHTW.shape[2] :]
+        if spec.temperature is not None:
+            q_BHTW = (q_BHTW * hotter(context.places_T, spec.temperature, q_BHTW.dtype)).to(q_BHTW.dtype)
         if far is not None:
             assert context.distances is not None
             queries_RHW, keys_RHW = (x if x is None else x.unflatten(-1, (spec.heads, -1)) for x in far)
@@ -95,9 +98,9 @@ class Attention(nn.Module):
         else:
             if self.qkv is not None:
                 q_BTx, k_BSx, v_BSx = self.qkv(x_BTD).split(self.sizes, -1)
-                k_BSx = self._normed(k_BSx, self.key_norm)
+                q_BTx, k_BSx = context.wanted(q_BTx), self._normed(k_BSx, self.key_norm)
             else:
-                q_BTx, (k_BSx, v_BSx) = self.q(x_BTD), self.keys_and_values(x_BTD)
+                q_BTx, (k_BSx, v_BSx) = self.q(context.wanted(x_BTD)), self.keys_and_values(x_BTD)
             bias = context.bias if self.position_bias is None else self.position_bias(context, x_BTD.dtype)
         q_BTx = self._normed(q_BTx, self.query_norm)
         far = None if self.spec.disentangled is None else self.far(self.spec.disentangled, context)

@@ -3,6 +3,7 @@
 from torch import Tensor, nn
 
 from lineage import components as c
+from lineage import graph
 from lineage.modules.context import Context
 from lineage.modules.registry import make, make_or_pass, runs
 
@@ -21,7 +22,8 @@ class Residual(nn.Module):
 
     def forward(self, x_BTD: Tensor, context: Context) -> Tensor:
         read_BTD = self.norm_input(x_BTD)
-        out: Tensor = self.norm_sum((read_BTD if self.normed else x_BTD) + self.branch(read_BTD, context))
+        stream_BTD = context.wanted(read_BTD if self.normed else x_BTD)
+        out: Tensor = self.norm_sum(stream_BTD + self.branch(read_BTD, context))
         return out
 
     def branch(self, read_BTD: Tensor, context: Context) -> Tensor:
@@ -32,7 +34,10 @@ class Residual(nn.Module):
 
 @runs(c.Block)
 class Block(nn.Module):
-    """Attention, that to the encoder, then the feed-forward network; or the sum of both on the same input."""
+    """Attention, that to the encoder, then the feed-forward network; or the sum of both on the same input.
+
+    alone: a token's result hangs on others by attention only, not by experts that take no more than so many of a text.
+    """
 
     def __init__(self, spec: c.Block, width: int) -> None:
         super().__init__()
@@ -41,12 +46,14 @@ class Block(nn.Module):
         self.mlp = Residual(spec.mlp, width)
         self.norm_input = make_or_pass(spec.norm_input, width)
         self.parallel, self.stream_first = spec.parallel, spec.stream_first
+        routers = (node.component for node in graph.walk(spec.mlp) if isinstance(node.component, c.Router))
+        self.alone = all(router.capacity is None for router in routers)
 
     def forward(self, x_BTD: Tensor, context: Context) -> Tensor:
         if self.parallel:
-            both = (self.attention, self.mlp)
-            read_BTD = self.norm_input(x_BTD)
-            first_BTD, second_BTD = (one.branch(one.norm_input(read_BTD), context) for one in both)
+            read_BTD, x_BTD = self.norm_input(x_BTD), context.wanted(x_BTD)
+            first_BTD = self.attention.branch(self.attention.norm_input(read_BTD), context)
+            second_BTD = self.mlp.branch(self.mlp.norm_input(context.wanted(read_BTD)), context)
             if self.stream_first:
                 return (x_BTD + first_BTD) + second_BTD
             return x_BTD + (first_BTD + second_BTD)

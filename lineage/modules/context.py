@@ -1,7 +1,7 @@
 """What all blocks of one forward share. B batch, T tokens, S keys, P pairs of channels."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ class Context:
     hidden_BSD; bias: added to the scores of every block's own attention, [1, H, T, S]. distances: vectors of distances,
     [R, D], and which of them each pair of tokens has, [T, S]. cache: what earlier calls kept;
     start: how many tokens they saw; layer: the depth that runs. Of what its queries may see, keys is the number, keys_S
-    the places; None: 0, 1, 2, …
+    the places; None: 0, 1, 2, … asked: of how many tokens at the end this layer's result is wanted; None: of all.
     """
 
     positions_BT: Tensor
@@ -36,9 +36,10 @@ class Context:
     layer: int = 0
     keys: int = 0
     keys_S: Tensor | None = None
-    blocks: dict[Any, Any] = field(default_factory=dict)
-    _masks: dict[c.Component, Tensor] = field(default_factory=dict)
-    _tables: dict[c.Component, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    asked: int | None = None
+    blocks: dict[Any, Any] = field(default_factory=dict, init=False)
+    _masks: dict[c.Component, Tensor] = field(default_factory=dict, init=False)
+    _tables: dict[c.Component, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False)
 
     @property
     def places_T(self) -> Tensor:
@@ -67,6 +68,18 @@ class Context:
         if self.keep_BS is None:
             return self.whole_S[None]
         return _at((self.keep_BS.cumsum(1) - 1) * self.keep_BS, self.whole_S)
+
+    def wanted(self, x_BTx: Tensor) -> Tensor:
+        """Of these vectors of the tokens, those that the layer's result needs; keys and values are of all."""
+        return x_BTx if self.asked is None else x_BTx[:, -self.asked :]
+
+    @property
+    def late(self) -> "Context":
+        """The same for the queries that are wanted, once the keys of all are kept: as if they had come after these."""
+        if self.asked is None:
+            return self
+        before = self.positions_BT.shape[1] - self.asked
+        return replace(self, positions_BT=self.wanted(self.positions_BT), start=self.start + before, asked=None)
 
     def kept(self, *new_BHTW: Tensor) -> list[Tensor]:
         """Keys and values of these tokens and, with a cache, of all before them."""
@@ -118,7 +131,7 @@ class Context:
         if self.keep_BS is not None or not isinstance(spec, c.Causal):
             return False
         length = self.positions_BT.shape[1]
-        first = self.cache is None or (self.keys == length and self.keys_S is None and length > 1)
+        first = self.cache is None or (length > 1 and self.keys == length and self.keys_S is None)
         return first and (spec.window is None or spec.window >= length)
 
     def rotation(self, spec: c.Rotary, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -44,11 +44,11 @@ class LatentProduct(nn.Module):
             key_B1SR = self.turned(key_BTx, context)
         q_BHTx, kv_BHTx = (x.unflatten(-1, (spec.heads, -1)).transpose(1, 2) for x in (q_BTx, kv_BSx))
         k_BHTP, v_BHTV = kv_BHTx[..., : spec.plain], kv_BHTx[..., spec.plain :]
-        rotation = context.rotation(spec.rotary, q_BTx.dtype)
-        q_BHTR = turn(q_BHTx[..., spec.plain :], rotation, spec.rotary)
+        cos_BTP, sin_BTP = (context.wanted(x) for x in context.rotation(spec.rotary, q_BTx.dtype))
+        q_BHTR = turn(q_BHTx[..., spec.plain :], (cos_BTP, sin_BTP), spec.rotary)
         q_BHTx = torch.cat([q_BHTx[..., : spec.plain], q_BHTR], -1)
         k_BHTx = torch.cat([k_BHTP, key_B1SR.expand(-1, spec.heads, -1, -1)], -1)
-        return product(q_BHTx, k_BHTx, v_BHTV, self.inner, context)
+        return product(q_BHTx, k_BHTx, v_BHTV, self.inner, context.late)
 
     def among_latents(self, q_BTx: Tensor, both_B1Sx: Tensor, up_xL: Tensor, context: Context) -> Tensor:
         """The same without keys and values, which need not be made again for each new token (DeepSeek-V2, §2.1.2).
@@ -83,10 +83,11 @@ class LatentAttention(nn.Module):
         self.o = nn.Linear(spec.heads * spec.value_width, width, bias=spec.bias)
 
     def forward(self, x_BTD: Tensor, context: Context) -> Tensor:
+        read_BTD = context.wanted(x_BTD)
         if self.q_down is not None and self.q_up is not None:
-            q_BTx = self.q_up(self.query_norm(self.q_down(x_BTD)))
+            q_BTx = self.q_up(self.query_norm(self.q_down(read_BTD)))
         else:
-            q_BTx = self.q(x_BTD)  # type: ignore[misc]
+            q_BTx = self.q(read_BTD)  # type: ignore[misc]
         down_BTx = self.kv_down(x_BTD)
         latent_BTL = self.latent_norm(down_BTx[..., : self.spec.latent])
         key_B1SR = None

@@ -72,7 +72,8 @@ class Model(nn.Module):
 
         With an encoder these are of the source, [B, S], and decoder_input_ids [B, T] with their mask of the target.
         cache: what earlier calls saw, to which this one adds; masks are then of all tokens so far, and an encoder runs
-        in the first call alone. last: logits of so many positions at the end; None for all.
+        in the first call alone. last: the result at so many positions at the end, None for all; with a cache the last
+        block computes nothing but keys and values for the others.
         """
         memory = None
         if self.encoder is not None:
@@ -93,8 +94,11 @@ class Model(nn.Module):
         x_BTD = self.embed(input_ids, position_ids, token_type_ids, context.keep_BS, shared_VD, start)
         if self.distances is not None:
             context.distances = self.distances(context.places_T, context.whole_S)
-        for context.layer, place in enumerate(self.spec.order or range(len(self.blocks))):
+        order = self.spec.order or range(len(self.blocks))
+        for context.layer, place in enumerate(order):
             read_BTD, one = x_BTD, self.blocks[place]
+            if cache is not None and one.alone and context.layer == len(order) - 1:
+                context.asked = last if last and last < input_ids.shape[1] else None
             again = self.checkpointing and torch.is_grad_enabled() and cache is None
             x_BTD = checkpoint(one, x_BTD, context, use_reentrant=False) if again else one(x_BTD, context)
             if context.layer == 0 and self.convolution is not None:
