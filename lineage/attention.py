@@ -173,6 +173,11 @@ class Attention(Component):
             | (dense("distance_query", queries, width, self.bias) if apart and apart.queries else {})
         )
 
+    @property
+    def kept(self) -> tuple[tuple[int, int], ...]:
+        """What is kept of each token for later ones: heads and width of keys, and of values."""
+        return ((self.kv_heads, self.head_width),) * 2
+
     def child_width(self, child: str, width: int) -> int:
         if child == "position_bias":
             return self.heads
@@ -224,6 +229,11 @@ class LatentAttention(Component):
             | dense("kv_up", self.heads * self.plain + values, self.latent, False)
             | dense("o", width, values, self.bias)
         )
+
+    @property
+    def kept(self) -> tuple[tuple[int, int], ...]:
+        """What is kept of each token: the latent, and the key that all heads share."""
+        return ((1, self.latent + self.rotary.width),)
 
     def child_width(self, child: str, width: int) -> int:
         return self.latent if child == "latent_norm" else self.query_latent or 0

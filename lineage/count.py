@@ -116,11 +116,6 @@ def _role(steps: list[str]) -> str:
     return next((step for step in steps[1:] if not step.isdigit()), "tokens")
 
 
-CACHED: dict[type, Callable[[Any], int]] = {
-    c.Attention: lambda part: 2 * part.kv_heads * part.head_width,
-    c.LatentAttention: lambda part: part.latent + part.rotary.width,
-}
-"""Numbers that a layer keeps for each token."""
 SCORED: dict[type, Callable[[Any], int]] = {
     c.Attention: lambda part: 4 * part.heads * part.head_width,
     c.LatentAttention: lambda part: 2 * part.heads * (part.head_width + part.value_width),
@@ -149,12 +144,13 @@ def kept(model: c.Model, seq: int, batch: int = 1, kind: str = "fp16", whole: bo
     """
     if kind not in BYTES:
         raise UsageError(f"a cache of {kind[:20]!r} is not one of {', '.join(BYTES)}")
-    numbers, found = 0, ((node.component, runs) for node, _, runs in _places(model) if type(node.component) in CACHED)
+    numbers, found = 0, ((node.component, runs) for node, _, runs in _places(model) if type(node.component) in SCORED)
     one: Any
     for one, runs in found:
         if not isinstance(one.mask, c.Bidirectional):
             sharing = one.heads // one.kv_heads if whole and isinstance(one, c.Attention) else 1
-            numbers += CACHED[type(one)](one) * sharing * min(seq, reach(one.mask, seq)) * runs
+            own = sum(heads * width for heads, width in one.kept)
+            numbers += own * sharing * min(seq, reach(one.mask, seq)) * runs
     return int(numbers * batch * BYTES[kind])
 
 

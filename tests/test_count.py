@@ -206,7 +206,7 @@ def value(formula: str, letters: dict[str, int]) -> int:
 
 def test_every_attention_says_what_it_keeps_and_does() -> None:
     kinds = {kind for kind in c.Component.kinds.values() if "mask" in kind.__annotations__}
-    assert kinds == set(count.CACHED) == set(count.SCORED)
+    assert kinds == set(count.SCORED)
 
 
 def test_tables_are_what_looks_up() -> None:

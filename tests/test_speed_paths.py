@@ -20,7 +20,7 @@ from lineage.parity.tiny import spread, tiny, write_tiny
 from tests.test_generation import KINDS, given
 from tests.test_walls import SOURCES, code_lines
 
-LLAMA = ("model", "block", "attention", "feed_forward", "norm", "rotary", "cache")
+LLAMA = ("linear", "model", "block", "attention", "feed_forward", "norm", "rotary", "cache")
 
 
 def made(kind: str, dtype: torch.dtype = torch.float64, **arguments: object) -> Model:

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from lineage import components as c
 from lineage.modules.backends import product
 from lineage.modules.context import Context
-from lineage.modules.disentangled import entangled
+from lineage.modules.disentangled import entangled, of_distances
+from lineage.modules.linear import Linear
 from lineage.modules.registry import make, make_or_pass, runs
 from lineage.modules.rotary import turn
 
@@ -74,8 +75,8 @@ class Attention(nn.Module):
         super().__init__()
         self.spec = spec
         self.sizes = [count * spec.head_width for count in (spec.heads, spec.kv_heads, spec.kv_heads)]
-        self.q, self.k, self.v = (nn.Linear(width, size, bias=spec.bias) for size in self.sizes)
-        self.qkv: nn.Linear | None = None  # in place of these three: see `fusing`
+        self.q, self.k, self.v = (Linear(width, size, bias=spec.bias) for size in self.sizes)
+        self.qkv: Linear | None = None  # in place of these three: see `fusing`
         self.query_norm = make_or_pass(spec.query_norm, spec.child_width("query_norm", width))
         self.key_norm = make_or_pass(spec.key_norm, spec.child_width("key_norm", width))
         self.position_bias = make(spec.position_bias, spec.heads) if spec.position_bias else None
@@ -83,11 +84,11 @@ class Attention(nn.Module):
         apart = spec.disentangled if spec.disentangled and not spec.disentangled.shared else None
         wanted = (apart.queries, apart.keys) if apart else (False, False)
         self.distance_query, self.distance_key = (
-            nn.Linear(width, size, bias=spec.bias) if there else None
+            Linear(width, size, bias=spec.bias) if there else None
             for size, there in zip(self.sizes, wanted, strict=False)
         )
         self.product = Product(spec)
-        self.o = nn.Linear(spec.heads * spec.head_width, width, bias=spec.output_bias)
+        self.o = Linear(spec.heads * spec.head_width, width, bias=spec.output_bias)
 
     def forward(self, x_BTD: Tensor, context: Context) -> Tensor:
         bias = None
@@ -103,25 +104,13 @@ class Attention(nn.Module):
                 q_BTx, (k_BSx, v_BSx) = self.q(context.wanted(x_BTD)), self.keys_and_values(x_BTD)
             bias = context.bias if self.position_bias is None else self.position_bias(context, x_BTD.dtype)
         q_BTx = self._normed(q_BTx, self.query_norm)
-        far = None if self.spec.disentangled is None else self.far(self.spec.disentangled, context)
+        far = None if self.spec.disentangled is None else of_distances(self, self.spec.disentangled, context)
         out: Tensor = self.o(self.product(q_BTx, k_BSx, v_BSx, context, bias, self.sinks, far))
         return out
 
     def keys_and_values(self, x_BSD: Tensor) -> tuple[Tensor, Tensor]:
         """Of these vectors, before they are turned."""
         return self._normed(self.k(x_BSD), self.key_norm), self.v(x_BSD)
-
-    def far(self, spec: c.Disentangled, context: Context) -> list[Tensor | None]:
-        """Queries and keys of distances, [R, H · W], of those that are wanted."""
-        assert context.distances is not None
-        table_RD, _ = context.distances
-        if not spec.shared:
-            both = [one if one is None else one(table_RD) for one in (self.distance_query, self.distance_key)]
-        elif self.qkv is not None:
-            both = list(self.qkv(table_RD).split(self.sizes, -1)[:2])
-        else:
-            both = [self.q(table_RD), self.k(table_RD)]
-        return [one if wanted else None for one, wanted in zip(both, (spec.queries, spec.keys), strict=True)]
 
     def _normed(self, x_BTx: Tensor, norm: nn.Module) -> Tensor:
         """Each head normed by itself, or all at once."""

@@ -1,25 +1,26 @@
 """Keys and values that a model keeps between calls. B batch, H heads, T new tokens, S keys, C kept, W width of one."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from lineage import components as c
+from lineage.count import reach
 from lineage.errors import UsageError
 
 
 class Kept:
     """What one attention keeps of each token, up to `limit` tokens: of a window, only those that it still reaches.
 
-    parts: for each tensor kept, how many heads of which width. fixed: room for all is made at once, and every call
-    but the first reads all of it, so that shapes never change.
+    parts: for each tensor kept, how many heads of which width. reach: how many tokens one attends to. fixed: room for
+    all is made at once, and every call but the first reads all of it, so that shapes never change.
     """
 
-    def __init__(self, parts: tuple[tuple[int, int], ...], limit: int, window: int | None, fixed: bool) -> None:
+    def __init__(self, parts: tuple[tuple[int, int], ...], limit: int, reach: int, fixed: bool) -> None:
         self.parts, self.fixed = parts, fixed
-        self.limit = min(limit, window or limit)
-        self.ring = window is not None and window < limit
+        self.limit, self.ring = min(limit, reach), reach < limit
         self.tensors: list[Tensor] = []
 
     def update(self, start: int | Tensor, first: bool, *new_BHTW: Tensor) -> tuple[list[Tensor], Tensor | None]:
@@ -80,7 +81,8 @@ class Cache:
 
     def __init__(self, spec: c.Model, length: int, fixed: bool = False) -> None:
         self.length = length
-        self.layers = [Kept(kept_of(block), length, window_of(block), fixed) for block in spec.depth]
+        bodies: Iterator[Any] = (block.attention.body for block in spec.depth)
+        self.layers = [Kept(body.kept, length, reach(body.mask, length), fixed) for body in bodies]
         self.cross: dict[int, tuple[Tensor, Tensor]] = {}
         self.seen: int | Tensor = torch.zeros((), dtype=torch.long) if fixed else 0
         self.fresh = True
@@ -128,18 +130,3 @@ class Cache:
             *(x for pair in self.cross.values() for x in pair),
         ]
         return sum(kept.numel() * kept.element_size() for kept in held)
-
-
-def kept_of(block: c.Block) -> tuple[tuple[int, int], ...]:
-    """What a layer keeps of each token: heads and width of keys and values, or of the latent that they come from."""
-    body = block.attention.body
-    if isinstance(body, c.LatentAttention):
-        return ((1, body.latent + body.rotary.width),)
-    assert isinstance(body, c.Attention)
-    return ((body.kv_heads, body.head_width),) * 2
-
-
-def window_of(block: c.Block) -> int | None:
-    """How many tokens a layer's attention reaches; None if all."""
-    mask = block.attention.body.mask if isinstance(block.attention.body, c.Attention | c.LatentAttention) else None
-    return mask.length if isinstance(mask, c.Chunked) else mask.window if isinstance(mask, c.Causal) else None

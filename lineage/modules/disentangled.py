@@ -1,12 +1,14 @@
 """Distances that attention reads. B batch, T queries, S keys, H heads, W width of a head, R rows of table, D width."""
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lineage import components as c
+from lineage.modules.context import Context
 from lineage.modules.feed_forward import Activation
 from lineage.modules.registry import make, make_or_pass, runs
 
@@ -30,6 +32,19 @@ class Distances(nn.Module):
             ranged_TS = (torch.ceil(far_TS * (single - 1)).long() + single) * back_TS.sign()
             back_TS = torch.where(back_TS.abs() <= single, back_TS, ranged_TS)
         return self.norm(self.weight), (back_TS + span).clamp(0, 2 * span - 1)
+
+
+def of_distances(module: Any, spec: c.Disentangled, context: Context) -> list[Tensor | None]:
+    """An attention's queries and keys of distances, [R, H · W], of those that are wanted."""
+    assert context.distances is not None
+    table_RD, _ = context.distances
+    if not spec.shared:
+        both = [one if one is None else one(table_RD) for one in (module.distance_query, module.distance_key)]
+    elif module.qkv is not None:
+        both = list(module.qkv(table_RD).split(module.sizes, -1)[:2])
+    else:
+        both = [module.q(table_RD), module.k(table_RD)]
+    return [one if wanted else None for one, wanted in zip(both, (spec.queries, spec.keys), strict=True)]
 
 
 def entangled(

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from lineage import components as c
 from lineage.errors import UsageError
+from lineage.modules.linear import Linear
 from lineage.modules.registry import make, make_or_pass, runs
 
 
@@ -106,7 +107,7 @@ class Projection(nn.Module):
 
     def __init__(self, spec: c.Projection, width: int) -> None:
         super().__init__()
-        self.dense = nn.Linear(width, spec.width, bias=spec.bias)
+        self.dense = Linear(width, spec.width, bias=spec.bias)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         return self.dense(x_BTD)

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from lineage import components as c
 from lineage.modules.feed_forward import Activation
+from lineage.modules.linear import linear, reads
 from lineage.modules.registry import make, runs
 
 
@@ -137,9 +139,9 @@ class Experts(nn.Module):
         expert_x, order_x = chosen_NK.flatten().sort(stable=True)
         rows_xD, weight_x1 = x_ND[order_x // top_k], weights_NK.flatten()[order_x, None]
         if self.spec.early:
-            results_xD = self.each((rows_xD * weight_x1).to(x_ND.dtype), expert_x)
+            results_xD = self.each((rows_xD * weight_x1).to(x_ND.dtype), expert_x, x_BTD.shape[1])
         else:
-            results_xD = (self.each(rows_xD, expert_x) * weight_x1).to(x_ND.dtype)
+            results_xD = (self.each(rows_xD, expert_x, x_BTD.shape[1]) * weight_x1).to(x_ND.dtype)
         back_x = torch.empty_like(order_x).scatter_(0, order_x, torch.arange(order_x.shape[0], device=order_x.device))
         out_BTD = results_xD[back_x].unflatten(0, (-1, top_k)).sum(1).view_as(x_BTD)
         if self.shared is None:
@@ -147,12 +149,12 @@ class Experts(nn.Module):
         shared_BTD: Tensor = self.shared(x_BTD)
         return out_BTD + (shared_BTD if self.shared_gate is None else self.shared_gate(x_BTD).sigmoid() * shared_BTD)
 
-    def each(self, x_xD: Tensor, expert_x: Tensor) -> Tensor:
-        """What every row becomes in its expert. expert_x: its number, ascending."""
+    def each(self, x_xD: Tensor, expert_x: Tensor, tokens: int) -> Tensor:
+        """What every row becomes in its expert. expert_x: its number, ascending. tokens: of each text."""
         ends_E = torch.searchsorted(expert_x, torch.arange(self.down.shape[0], device=expert_x.device), right=True)
 
         def map_by(weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
-            y = grouped(x, weight, ends_E)
+            y = grouped(x, weight, ends_E, tokens)
             return y if bias is None else y + bias[expert_x]  # in two steps: one kernel would round once
 
         clamp = self.spec.clamp
@@ -169,12 +171,16 @@ class Experts(nn.Module):
         return map_by(self.down, self.down_bias, (up + 1) * (gate * torch.sigmoid(gate * clamp.slope)))
 
 
-def grouped(x_xI: Tensor, weight_EOI: Tensor, ends_E: Tensor) -> Tensor:
+def grouped(x_xI: Tensor, weight_EOI: Tensor, ends_E: Tensor, tokens: int = 0) -> Tensor:
     """Every row by its own expert's matrix, [x, O]: in one product; no device waits to be told how rows are shared out.
 
     Rows are in the order of their experts, of which each ends where ends_E says. The kernel wants rows of whole 16
-    bytes, and no double precision; a compiler knows it in bfloat16 alone.
+    bytes, and no double precision; a compiler knows it in bfloat16 alone. Of new tokens, one of each text, a CPU is
+    given those experts alone that have any.
     """
+    if tokens == 1 and reads(x_xI[:, None], weight_EOI[0]):
+        spans = enumerate(pairwise([0, *ends_E.tolist()]))
+        return torch.cat([linear(x_xI[a:b, None], weight_EOI[expert]) for expert, (a, b) in spans if b > a])[:, 0]
     device = x_xI.device.type
     if torch.is_autocast_enabled(device):  # which does not know the kernel
         x_xI, weight_EOI = (one.to(torch.get_autocast_dtype(device)) for one in (x_xI, weight_EOI))

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lineage import components as c
+from lineage.modules.linear import Linear
 from lineage.modules.registry import runs
 
 
@@ -64,11 +65,11 @@ class FeedForward(nn.Module):
 
     def __init__(self, spec: c.FeedForward, width: int) -> None:
         super().__init__()
-        self.gate = nn.Linear(width, spec.width, bias=spec.bias) if spec.gated else None
-        self.up = nn.Linear(width, spec.width, bias=spec.bias)
-        self.gate_up: nn.Linear | None = None  # in place of these two: see `fusing`
+        self.gate = Linear(width, spec.width, bias=spec.bias) if spec.gated else None
+        self.up = Linear(width, spec.width, bias=spec.bias)
+        self.gate_up: Linear | None = None  # in place of these two: see `fusing`
         self.act = Activation(spec.activation)
-        self.down = nn.Linear(spec.width, width, bias=spec.bias)
+        self.down = Linear(spec.width, width, bias=spec.bias)
 
     def forward(self, x_BTD: Tensor, context: object = None) -> Tensor:
         if self.gate_up is not None:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from lineage.modules.attention import Attention
 from lineage.modules.experts import Experts
 from lineage.modules.feed_forward import FeedForward
+from lineage.modules.linear import Linear
 from lineage.modules.model import Model
 from lineage.values import Value
 
@@ -41,7 +42,7 @@ def fuse(model: Model) -> Model:
             module.gate_up_bias = _one(biases, 1) if biases else None
             module.gate_bias = module.up_bias = None
         else:
-            whole = nn.Linear(held[0].in_features, 1, held[0].bias is not None, device="meta")
+            whole = Linear(held[0].in_features, 1, held[0].bias is not None, device="meta")
             whole.weight, whole.out_features = _one([one.weight for one in held]), sum(rule.sizes(module))
             whole.bias = None if held[0].bias is None else _one([one.bias for one in held])  # type: ignore[assignment]
             setattr(module, rule.whole, whole)
@@ -65,7 +66,7 @@ def part(model: Model) -> Model:
             weights = _several(whole.weight, rule.sizes(module))
             biases = [None] * len(weights) if whole.bias is None else _several(whole.bias, rule.sizes(module))
             for name, weight, bias in zip(rule.parts, weights, biases, strict=True):
-                one = nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device="meta")
+                one = Linear(weight.shape[1], weight.shape[0], bias is not None, device="meta")
                 one.weight, one.bias = weight, bias  # type: ignore[assignment]
                 setattr(module, name, one)
         setattr(module, rule.whole, None)
@@ -78,7 +79,11 @@ def _found(model: Model) -> Iterator[tuple[Any, Fusion]]:
 
 
 def _one(parts: Sequence[Tensor], axis: int = 0) -> nn.Parameter:
-    return nn.Parameter(torch.cat([one.detach() for one in parts], axis), parts[0].requires_grad)
+    """The parts as one tensor, which lies in memory the way round that they do."""
+    held = [one.detach() for one in parts]
+    turned = axis == 0 and all(one.ndim == 2 and one.stride(0) == 1 for one in held)
+    whole = torch.cat([one.T for one in held], 1).T if turned else torch.cat(held, axis)
+    return nn.Parameter(whole, parts[0].requires_grad)
 
 
 def _several(whole: Tensor, sizes: list[int], axis: int = 0) -> list[nn.Parameter]:

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from lineage import components as c
 from lineage.modules.feed_forward import Activation
+from lineage.modules.linear import Linear, linear
 from lineage.modules.registry import make_or_pass, runs
 
 
@@ -15,7 +16,7 @@ class Transform(nn.Module):
 
     def __init__(self, spec: c.Transform, width: int) -> None:
         super().__init__()
-        self.dense = nn.Linear(width, spec.width or width, bias=spec.bias)
+        self.dense = Linear(width, spec.width or width, bias=spec.bias)
         self.act = Activation(spec.activation)
         self.norm = make_or_pass(spec.norm, spec.width or width)
 
@@ -43,7 +44,7 @@ class Head(nn.Module):
         if self.scale_input is not None:
             read_BTD = read_BTD * self.scale_input
         table_VD = tokens_VD if self.weight is None else self.weight
-        logits_BTV = F.linear(read_BTD, table_VD, None if self.late else self.bias)
+        logits_BTV = linear(read_BTD, table_VD, None if self.late else self.bias)
         if self.late and self.bias is not None:
             logits_BTV = logits_BTV + self.bias
         if self.scale is not None:
@@ -57,7 +58,7 @@ class Pooler(nn.Module):
 
     def __init__(self, spec: c.Pooler, width: int) -> None:
         super().__init__()
-        self.dense = nn.Linear(width, width)
+        self.dense = Linear(width, width)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         return torch.tanh(self.dense(x_BTD[:, 0]))

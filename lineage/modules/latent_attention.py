@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from lineage import components as c
 from lineage.modules.backends import product
 from lineage.modules.context import Context
+from lineage.modules.linear import Linear
 from lineage.modules.registry import make, make_or_pass, runs
 from lineage.modules.rotary import turn
 
@@ -72,15 +73,15 @@ class LatentAttention(nn.Module):
     def __init__(self, spec: c.LatentAttention, width: int) -> None:
         super().__init__()
         self.spec, queries, small = spec, spec.heads * spec.head_width, spec.query_latent
-        self.q = nn.Linear(width, queries, bias=False) if small is None else None
-        self.q_down = nn.Linear(width, small, bias=spec.bias) if small else None
+        self.q = Linear(width, queries, bias=False) if small is None else None
+        self.q_down = Linear(width, small, bias=spec.bias) if small else None
         self.query_norm = make_or_pass(spec.query_norm, small or 0)
-        self.q_up = nn.Linear(small, queries, bias=False) if small else None
-        self.kv_down = nn.Linear(width, spec.latent + spec.rotary.width, bias=spec.bias)
+        self.q_up = Linear(small, queries, bias=False) if small else None
+        self.kv_down = Linear(width, spec.latent + spec.rotary.width, bias=spec.bias)
         self.latent_norm = make(spec.latent_norm, spec.latent)
-        self.kv_up = nn.Linear(spec.latent, spec.heads * (spec.plain + spec.value_width), bias=False)
+        self.kv_up = Linear(spec.latent, spec.heads * (spec.plain + spec.value_width), bias=False)
         self.product = LatentProduct(spec)
-        self.o = nn.Linear(spec.heads * spec.value_width, width, bias=spec.bias)
+        self.o = Linear(spec.heads * spec.value_width, width, bias=spec.bias)
 
     def forward(self, x_BTD: Tensor, context: Context) -> Tensor:
         read_BTD = context.wanted(x_BTD)
