@@ -75,6 +75,8 @@ LEFT = {
     "many texts": lambda: linear.linear(numbers(FEW + 1, 1, WIDE), numbers(HIGH, WIDE)),
     "a small matrix": lambda: linear.linear(numbers(1, 1, WIDE), numbers(HIGH - 1, WIDE)),
     "no texts": lambda: linear.linear(numbers(2, WIDE), numbers(HIGH, WIDE)),
+    "a part of a matrix": lambda: linear.linear(numbers(1, 1, WIDE), numbers(WIDE, 2 * HIGH)[:, HIGH:].T),
+    "some columns": lambda: linear.linear(numbers(1, 1, WIDE), numbers(HIGH, 2 * WIDE)[:, :WIDE]),
     "double": lambda: linear.linear(numbers(1, 1, WIDE).double(), numbers(HIGH, WIDE).double()),
     "bf16": lambda: linear.linear(numbers(1, 1, WIDE).bfloat16(), numbers(HIGH, WIDE).bfloat16()),
 }

@@ -38,7 +38,10 @@ def reads(x_BTI: Tensor, weight_OI: Tensor) -> bool:
         return False
     if torch.compiler.is_compiling() or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
         return False
-    return x_BTI.dtype == weight_OI.dtype == torch.float32 and x_BTI.device.type == weight_OI.device.type == "cpu"
+    dense = (
+        weight_OI.is_contiguous() or weight_OI.mT.is_contiguous()
+    )  # a part of another is read a hundred times slower
+    return dense and x_BTI.dtype == weight_OI.dtype == torch.float32 and x_BTI.is_cpu and weight_OI.is_cpu
 
 
 @cache
