@@ -173,12 +173,13 @@ def generate(
     the model's generation config forces or suppresses is heeded.
     """
     from lineage.modules.generation import Choice
+    from lineage.parity.device import find
     from lineage.parity.writing import Written, write
     from lineage.render.text import plain
 
     drawn, beams = {key: options.pop(key) for key in ("temperature", "top_k", "top_p", "seed")}, options.pop("beams")
     choice, written = Choice(repetition=repetition, **drawn), Written([])
-    loaded = lineage.from_pretrained(model, dtype=dtype, device=device, **options)
+    loaded = lineage.from_pretrained(model, dtype=dtype, device=find(device), **options)
     for piece in write(loaded, Path(model), prompt, tokens, choice, written, beams):
         if not as_json:
             sys.stdout.write("\n".join(plain(line, sys.stdout.encoding or "utf-8") for line in piece.split("\n")))

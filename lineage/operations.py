@@ -30,7 +30,7 @@ class Operation(Value, ABC):
     """One step. Subclasses are final and listed in `Operation.kinds`.
 
     rows_only, in_order: told of the class, `class Split(Operation, in_order=True)`; false for one with an axis, unless
-    it is the first.
+    it is the first; a subclass does not inherit them.
     """
 
     kinds: ClassVar[dict[str, type["Operation"]]] = {}

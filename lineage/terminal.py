@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import errno
 import json
 import os
 import re
@@ -42,15 +43,25 @@ def source_options(function: Function) -> Function:
 
 
 def say(lines: Iterable[str]) -> None:
-    """Print lines to stdout; a reader that has gone away is no error."""
+    """Print lines to stdout; a reader that has gone away is no error. Raises ResourceError if there is no room."""
     from lineage.render.text import plain
 
     try:
         for line in lines:
             print(plain(line, sys.stdout.encoding or "utf-8").replace("\n", "\\n"))
         sys.stdout.flush()
-    except (BrokenPipeError, ValueError, OSError):
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (kept open until exit, so that the flush there finds it)
+    except (ValueError, OSError) as error:
+        lost = _unwritten(error)
+        if lost is not None:
+            raise lost from None
+
+
+def _unwritten(error: Exception) -> ResourceError | None:
+    """What to say of an output that takes no more; nothing if nobody reads it. Nothing more is written to it."""
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (kept open until exit, so that the flush there finds it)
+    if not isinstance(error, OSError) or error.errno in (errno.EPIPE, errno.EBADF):
+        return None
+    return ResourceError(f"the output cannot be written: {error.strerror}")
 
 
 def say_json(data: Mapping[str, Any]) -> None:
@@ -126,7 +137,7 @@ def json_wanted() -> bool:
 
 def _complain(error: LineageError) -> int:
     """An error as text on stderr, or as JSON on stdout where that was asked for. Returns its exit code."""
-    if json_wanted():
+    if json_wanted() and getattr(sys.stdout, "name", "") != os.devnull:
         say_json({"error": error.to_dict()})
         return error.exit_code
     from lineage.render.text import plain
@@ -165,6 +176,8 @@ def _outcome(command: click.Command) -> int:
             traceback.print_exc()
         if isinstance(error, OSError) and error.filename:  # the user's files, not our fault
             return _complain(SourceError(f"{error.filename}: {error.strerror}"))
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC and (lost := _unwritten(error)):
+            return _complain(lost)
         fault = f"{type(error).__name__}: {str(error)[:200]}"
         return _complain(LineageError(fault, hint="a fault of lineage; LINEAGE_DEBUG=1 shows where"))
 

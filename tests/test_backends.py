@@ -20,7 +20,7 @@ def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """FlexAttention's own formula: the same mask and score functions, in double precision, without a compiler."""
     from torch.nn.attention.flex_attention import flex_attention
 
-    monkeypatch.setattr(backends, "_compiled", lambda: flex_attention)
+    monkeypatch.setattr(backends, "_compiled", lambda device: flex_attention)
 
 
 def made(kind: str) -> Model:
@@ -101,3 +101,14 @@ def test_heads_are_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     assert calls[0][1:] == (torch.Size([1, body.kv_heads, 10, body.head_width]), None)
     one = torch.Size([1, body.kv_heads, groups, body.head_width])
     assert calls[-1] == (one, torch.Size([1, body.kv_heads, 11, body.head_width]), None)
+
+
+@pytest.mark.parametrize("kind", ["mistral", "gemma2", "gpt_oss"])
+@pytest.mark.parametrize("gradients", [False, True], ids=["plain", "gradients"])
+def test_flex_on_a_cpu_is_sdpa(kind: str, gradients: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()  # the compiled kernel, as users have it
+    model = made(kind).requires_grad_(gradients)
+    ids = torch.randint(7, 90, (2, LENGTH), generator=torch.Generator().manual_seed(8))
+    want = result(model, ids)
+    model.attention = "flex"
+    assert torch.equal(result(model, ids), want)

@@ -57,6 +57,16 @@ def test_one_graph_for_prompts_and_one_for_tokens(kind: str) -> None:
     assert counter.frame_count == 2
 
 
+@pytest.mark.parametrize("kind", ["gpt2", "mistral", "bloom"])
+def test_a_prompt_in_two_pieces(kind: str) -> None:
+    model = made(kind)
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    for length in (24, 30):
+        fixed, growing = Cache(model.spec, ROOM, fixed=True), Cache(model.spec, ROOM)
+        for piece in (ids_of(length), ids_of(length - 7)):
+            assert close(compiled(piece, cache=fixed, last=2).logits, model(piece, cache=growing, last=2).logits)
+
+
 @pytest.mark.parametrize("kind", ["llama", "mixtral"])
 def test_gradients_go_through_a_compiled_graph(kind: str) -> None:
     model, ids = made(kind).requires_grad_(), ids_of(12)

@@ -117,6 +117,42 @@ def test_the_last_block_computes_what_is_asked_for(kind: str, padded: bool, atte
                 told = dict.fromkeys(told, keep)
 
 
+@pytest.mark.parametrize("kind", ["deberta-v2", "bert", "albert", "modernbert"])
+def test_encoders_too_compute_what_is_asked_for(kind: str) -> None:
+    model = model_of(kind)
+    ids = torch.randint(5, model.spec.embed.vocab, (2, LENGTH), generator=torch.Generator().manual_seed(6))
+    with torch.no_grad():
+        want = model(ids).hidden
+        for last in (1, 3):
+            found = model(ids, cache=Cache(model.spec, 64), last=last).hidden
+            assert (found - want[:, -last:]).abs().max() <= 1e-11 * want.abs().max()
+
+
+class Halved(torch.nn.Module):
+    """Attention of somebody's own, which knows nothing of what is asked for."""
+
+    def forward(self, x_BTD: torch.Tensor, context: object) -> torch.Tensor:
+        return x_BTD * 0.5
+
+
+@pytest.mark.parametrize("last", [1, 3])
+def test_a_body_of_ones_own_may_compute_all(last: int) -> None:
+    model = model_of("llama")
+    model.blocks[-1].attention.body = Halved()
+    ids = torch.randint(5, model.spec.embed.vocab, (2, LENGTH), generator=torch.Generator().manual_seed(7))
+    with torch.no_grad():
+        want = model(ids).logits[:, -last:]
+        found = model(ids, cache=Cache(model.spec, 64), last=last).logits
+    assert (found - want).abs().max() <= 1e-11 * want.abs().max()
+
+
+@pytest.mark.parametrize("last", [0, -1])
+def test_no_position_is_asked_for(last: int) -> None:
+    model = model_of("llama")
+    with pytest.raises(UsageError, match=f"last is {last}"):
+        model(torch.arange(5, 9)[None], last=last)
+
+
 def test_experts_that_take_so_many_of_a_text_see_all_of_it() -> None:
     kind = next(kind for kind in JUDGED if generates(kind) and crowded(kind))
     model = model_of(kind)
@@ -294,3 +330,20 @@ def test_what_a_generation_config_asks_for_and_is_not_understood() -> None:
         Constraints.of({"sequence_bias": [[[3], 1.0]]})
     with pytest.raises(UsageError, match="bad_words_ids"):
         Constraints.of({"bad_words_ids": [[3, 4]]})
+
+
+def test_no_more_tokens_than_places() -> None:
+    model = model_of("gpt2")
+    places = model.spec.embed.positions.reach
+    ids = torch.arange(5, 5 + 8)[None]
+    made = model.generate(ids, tokens=places)
+    assert made.shape == (1, places + 1)  # the last one is read by nobody
+    assert torch.equal(made, model.generate(ids, tokens=places + 1 - 8))
+    with pytest.raises(UsageError, match=f"{places + 1} tokens"):
+        model.generate(torch.full((1, places + 1), 5), tokens=1)
+
+
+def test_padding_stands_on_the_left() -> None:
+    model = model_of("gpt2")
+    with pytest.raises(UsageError, match="ends in padding"):
+        model.generate(torch.arange(5, 9)[None], torch.tensor([[1, 1, 1, 0]]), tokens=2)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -58,3 +59,18 @@ def test_a_fault_is_no_end() -> None:
     done = python("from lineage.terminal import leave\ndef command():\n    raise KeyError('x')\nleave(command)")
     assert done.returncode == 1
     assert "KeyError" in done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize(
+    "command",
+    ["tree", "show gpt2 --json", "diff gpt2 llama", "--help", "generate examples/addition/model [0] --tokens 2"],
+)
+def test_an_output_that_takes_nothing_is_no_success(command: str) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "lineage", *command.split()], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == 8
+    assert "the output cannot be written: No space left" in done.stderr
+    assert "Exception ignored" not in done.stderr

@@ -173,3 +173,27 @@ def test_what_lies_turned_is_fused_turned_and_parted_in_order():
     assert all(
         torch.equal(after[name], parameter) and after[name].is_contiguous() for name, parameter in before.items()
     )
+
+
+def test_a_bias_that_is_no_row_of_numbers_is_left_to_the_usual_kernel(taken):
+    x, weight = numbers(1, 1, WIDE), numbers(HIGH, WIDE)
+    for bias in (numbers(2 * HIGH)[::2], torch.ones(1).expand(HIGH)):
+        with torch.no_grad():
+            assert torch.equal(linear.linear(x, weight, bias), F.linear(x, weight, bias))
+    assert not taken
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of torch, about its own flags
+def test_who_switches_the_library_off_is_heard(taken):
+    with torch.no_grad(), torch.backends.mkldnn.flags(enabled=False):
+        linear.linear(numbers(1, 1, WIDE), numbers(HIGH, WIDE))
+    assert not taken
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, about its own way to tangents
+def test_tangents_are_left_to_the_usual_kernel(taken):
+    x, module = numbers(1, 1, WIDE), Linear(WIDE, HIGH)
+    with torch.no_grad(), torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, torch.ones_like(x))
+        assert torch.autograd.forward_ad.unpack_dual(module(dual)).tangent is not None
+    assert not taken

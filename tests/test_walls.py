@@ -37,7 +37,7 @@ MAY_IMPORT = {  # specs and converters also their siblings, by relative import
 TENSORS = {"modules", "parity"}  # parts of lineage that load torch when imported
 MAY_LOAD = {"torch": TENSORS, "lineage.modules": TENSORS, "lineage.parity": TENSORS, "huggingface_hub": {"checkpoint"}}
 MAY_LOAD_LATE = {"torch": {"checkpoint"}, "transformers": {"parity"}}  # in a function
-FILE_LINES, FAMILY_LINES, FUNCTION_LINES, ENGINE_LINES = 300, 99, 60, 13_050
+FILE_LINES, FAMILY_LINES, FUNCTION_LINES, ENGINE_LINES = 300, 99, 60, 13_100
 
 
 def within(name: str, packages: set[str]) -> bool:

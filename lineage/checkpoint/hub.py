@@ -206,7 +206,8 @@ def _explained(error: Exception, repo: str, access: Access, file: str = "such fi
         return kind(f"cannot write the hub's cache: {cause}", hint="--cache-dir names another")
     detail = " ".join(str(cause).split())[:160]
     return SourceError(
-        f"cannot reach the hub for {where}", facts=[f"{type(cause).__name__}: {'' if 'Bearer' in detail else detail}"],
+        f"cannot reach the hub for {where}; no file or directory of that name is here",
+        facts=[f"{type(cause).__name__}: {'' if 'Bearer' in detail else detail}"],
         hint="check the network or HF_ENDPOINT; with the files elsewhere: lineage convert /path/to/the/files",
         code="network",
     )  # fmt: skip

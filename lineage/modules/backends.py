@@ -78,13 +78,16 @@ def flex(
     """Masks, biases, soft caps and sinks in one compiled kernel; blocks that no query sees are skipped."""
     from torch.nn.attention.flex_attention import AuxRequest
 
+    kernel = _compiled(q_BHTW.device.type)
+    if kernel is None:
+        return sdpa(q_BHTW, k_BKSW, v_BKSV, spec, context, bias, sinks_H)
     whole = None if bias is None else bias.expand(*q_BHTW.shape[:3], k_BKSW.shape[2])
 
     def score(score: Tensor, b: Tensor, h: Tensor, t: Tensor, s: Tensor) -> Tensor:
         score = score if whole is None else score + whole[b, h, t, s]
         return score if spec.softcap is None else torch.tanh(score / spec.softcap) * spec.softcap
 
-    out_BHTV, aux = _compiled()(
+    made = kernel(
         q_BHTW,
         k_BKSW.to(q_BHTW.dtype),
         v_BKSV.to(q_BHTW.dtype),
@@ -92,10 +95,11 @@ def flex(
         block_mask=_block_mask(spec.mask, context, q_BHTW.shape[2], k_BKSW.shape[2]),
         scale=spec.scale,
         enable_gqa=spec.kv_heads != spec.heads,
-        return_aux=AuxRequest(lse=True),
+        return_aux=None if sinks_H is None else AuxRequest(lse=True),
     )
     if sinks_H is None:
-        return out_BHTV
+        return made
+    out_BHTV, aux = made
     return out_BHTV * torch.sigmoid(aux.lse - sinks_H[:, None].to(aux.lse.dtype))[..., None].to(out_BHTV.dtype)
 
 
@@ -120,7 +124,13 @@ def _block_mask(spec: c.Mask, context: Context, queries: int, keys: int) -> Any:
 
 
 @cache
-def _compiled() -> Any:
+def _compiled(device: str) -> Any:
+    """The kernel for such a device; None for a CPU.
+
+    There the compiler (torch 2.13) refuses gradients and sinks, and for lengths that vary writes code that is not C++.
+    """
+    if device == "cpu":
+        return None
     from torch.nn.attention.flex_attention import flex_attention
 
     return flex_attention if torch.compiler.is_compiling() else torch.compile(flex_attention, dynamic=True)

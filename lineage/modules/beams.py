@@ -79,9 +79,9 @@ def beam_search(
     begun_BT = input_ids if start is None else start
     searches = [Search([(0.0 if beam == 0 else NEVER, []) for beam in range(beams)]) for _ in begun_BT]
     wide = max(2, 1 + len(stop)) * beams
-    for made in range(tokens):
+    for made in range(going.tokens):
         scores_xV = going.logits().float().log_softmax(-1)
-        scores_xV = constraints.scores(scores_xV, going.ids_BT, going.begun, tokens - made)
+        scores_xV = constraints.scores(scores_xV, going.ids_BT, going.begun, going.tokens - made)
         before = torch.tensor([[score for score, _ in search.live] for search in searches])
         whole = (scores_xV.view(len(searches), beams, -1) + before[..., None].to(scores_xV)).flatten(1)
         best, place = whole.topk(wide)
@@ -89,7 +89,7 @@ def beam_search(
         kept = []
         for row, search in enumerate(searches):
             found = list(zip(best[row].tolist(), beam[row].tolist(), token[row].tolist(), strict=True))
-            kept += [row * beams + one for one in search.step(found, stop, made + 1 == tokens, penalty, early)]
+            kept += [row * beams + one for one in search.step(found, stop, made + 1 == going.tokens, penalty, early)]
         if not any(search.open for search in searches):
             break
         next_x = torch.tensor([text[-1] for search in searches for _, text in search.live], device=input_ids.device)

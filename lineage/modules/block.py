@@ -28,7 +28,7 @@ class Residual(nn.Module):
 
     def branch(self, read_BTD: Tensor, context: Context) -> Tensor:
         """What is added to the stream. read_BTD: the stream after norm_input."""
-        out: Tensor = self.norm_branch(self.body(read_BTD, context))
+        out: Tensor = self.norm_branch(context.wanted(self.body(read_BTD, context)))
         return out if self.scale is None else out * self.scale
 
 

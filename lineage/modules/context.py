@@ -69,17 +69,33 @@ class Context:
             return self.whole_S[None]
         return _at((self.keep_BS.cumsum(1) - 1) * self.keep_BS, self.whole_S)
 
+    def ask(self, last: int | None, alone: bool) -> None:
+        """Want no more of the running layer than the result of the last so many tokens.
+
+        Only if a cache keeps what others need of the rest; alone: and if nothing but attention mixes tokens. Raises
+        UsageError for less than one.
+        """
+        if last is not None and last < 1:
+            raise UsageError(f"last is {last}: one position at least, or None for all")
+        if alone and self.cache is not None and last is not None and last < self.positions_BT.shape[1]:
+            self.asked = last
+
     def wanted(self, x_BTx: Tensor) -> Tensor:
         """Of these vectors of the tokens, those that the layer's result needs; keys and values are of all."""
         return x_BTx if self.asked is None else x_BTx[:, -self.asked :]
 
     @property
     def late(self) -> "Context":
-        """The same for the queries that are wanted, once the keys of all are kept: as if they had come after these."""
+        """For attention's product alone: the queries that are wanted, as if they had come after all keys that are kept.
+
+        What is told of all tokens (`whole_S`, `counts_BS`) is asked of the context itself, and before.
+        """
         if self.asked is None:
             return self
-        before = self.positions_BT.shape[1] - self.asked
-        return replace(self, positions_BT=self.wanted(self.positions_BT), start=self.start + before, asked=None)
+        start, keys_S = self.start + self.positions_BT.shape[1] - self.asked, self.places_S
+        far = None if self.distances is None else (self.distances[0], self.distances[1][-self.asked :])
+        queries_BT = self.wanted(self.positions_BT)
+        return replace(self, positions_BT=queries_BT, start=start, keys_S=keys_S, distances=far, asked=None)
 
     def kept(self, *new_BHTW: Tensor) -> list[Tensor]:
         """Keys and values of these tokens and, with a cache, of all before them."""
@@ -131,8 +147,11 @@ class Context:
         if self.keep_BS is not None or not isinstance(spec, c.Causal):
             return False
         length = self.positions_BT.shape[1]
-        first = self.cache is None or (length > 1 and self.keys == length and self.keys_S is None)
-        return first and (spec.window is None or spec.window >= length)
+        if self.cache is not None and (not self.cache.fresh or self.keys_S is not None or length == 1):
+            return False
+        if spec.window is not None and spec.window < length:  # noqa: SIM103  (compared, a compiler's length is no bool)
+            return False
+        return True
 
     def rotation(self, spec: c.Rotary, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Cosines and sines of a rotation, made once a forward."""

@@ -175,8 +175,8 @@ def grouped(x_xI: Tensor, weight_EOI: Tensor, ends_E: Tensor, tokens: int = 0) -
     """Every row by its own expert's matrix, [x, O]: in one product; no device waits to be told how rows are shared out.
 
     Rows are in the order of their experts, of which each ends where ends_E says. The kernel wants rows of whole 16
-    bytes, and no double precision; a compiler knows it in bfloat16 alone. Of new tokens, one of each text, a CPU is
-    given those experts alone that have any.
+    bytes, and no double precision; a compiler knows it in bfloat16 alone. With one token
+    of each text a CPU takes the experts that have any one by one, each a product that reads a large matrix.
     """
     if tokens == 1 and reads(x_xI[:, None], weight_EOI[0]):
         spans = enumerate(pairwise([0, *ends_E.tolist()]))

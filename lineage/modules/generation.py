@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from lineage import components as c
+from lineage import graph
 from lineage.errors import UsageError
 from lineage.modules.cache import Cache
 from lineage.modules.constraints import NONE, Constraints
@@ -70,8 +71,9 @@ class Choice:
 class Going:
     """Texts that a model goes on with: all tokens so far, and what it keeps of them.
 
-    ids_BT: with an encoder the target's, else the given ones. copies: how many texts each given row becomes. Raises
-    UsageError if the model has no head, sees later tokens, or start is not given exactly where there is an encoder.
+    ids_BT: with an encoder the target's, else the given ones. copies: how many texts each given row becomes. tokens:
+    how many are to come, no more than the model has places for. Raises UsageError if the model has no head, sees later
+    tokens, start is not given exactly where there is an encoder, or padding stands where tokens are to be added.
     """
 
     def __init__(
@@ -86,13 +88,17 @@ class Going:
         check_generates(model.spec)
         if (model.spec.encoder is None) != (start is None):
             raise UsageError("start is what a target begins with: to be given with an encoder, and only with one")
+        if attention_mask is not None and start is None and not bool(attention_mask[:, -1].all()):
+            raise UsageError("a row ends in padding, and tokens are added there", hint="pad on the left")
         ids_xT = input_ids.repeat_interleave(copies, 0)
         mask_xT = None if attention_mask is None else attention_mask.repeat_interleave(copies, 0)
         self.model, self.source = model, None if start is None else {"input_ids": ids_xT, "attention_mask": mask_xT}
         self.mask_BT = mask_xT if start is None else None
         self.ids_BT = ids_xT if start is None else start.repeat_interleave(copies, 0)
         self.begun = self.ids_BT.shape[1]
-        self.new_BT, self.cache = self.ids_BT, Cache(model.spec, self.begun + tokens)
+        limit = places(model.spec)
+        self.tokens = tokens if limit is None else max(min(tokens, limit - self.begun + 1), 1)
+        self.new_BT, self.cache = self.ids_BT, Cache(model.spec, self.begun + self.tokens)
 
     def logits(self) -> Tensor:
         """Of the next token of each text, [B, V]."""
@@ -132,8 +138,8 @@ def stream(
     """The next tokens [B] of each row, as they come; a row that has had a stop token goes on with `fill`.
 
     input_ids: [B, T], padded on the left where attention_mask is 0. start: with an encoder, whose tokens input_ids
-    are, what the target begins with, [B, 1]. Ends after `tokens` or when every row has stopped. Raises UsageError as
-    `Going`, and if the model has no places for so many.
+    are, what the target begins with, [B, 1]. Ends after `tokens`, when every row has stopped, or where the model has
+    no more places. Raises UsageError as `Going`, and if there are none for what is given.
     """
     choice = choice or Choice()
     generator = None
@@ -141,10 +147,10 @@ def stream(
         generator = torch.Generator(input_ids.device).manual_seed(choice.seed)
     going = Going(model, input_ids, attention_mask, start, tokens)
     alive_B = torch.ones(len(going.ids_BT), dtype=torch.bool, device=input_ids.device)
-    for made in range(tokens):
+    for made in range(going.tokens):
         logits_BV = going.logits()
         if constraints != NONE:
-            logits_BV = constraints.scores(logits_BV, going.ids_BT, going.begun, tokens - made)
+            logits_BV = constraints.scores(logits_BV, going.ids_BT, going.begun, going.tokens - made)
         scores_BV = choice.scores(logits_BV, going.ids_BT, going.mask_BT)
         if choice.temperature is None:
             next_B = scores_BV.argmax(-1)
@@ -164,6 +170,14 @@ def generate(model: Model, input_ids: Tensor, attention_mask: Tensor | None = No
     begun = options.get("start")
     before = begun if isinstance(begun, Tensor) else input_ids
     return torch.cat([before, *(new_B[:, None] for new_B in stream(model, input_ids, attention_mask, **options))], 1)  # type: ignore[arg-type]
+
+
+def places(spec: c.Model) -> int | None:
+    """How many tokens of a text have a place, whatever is asked of them; None if nothing limits it."""
+    found = [spec.embed.positions.reach if spec.embed.positions else None]
+    parts = (node.component for block in spec.blocks for node in graph.walk(block))
+    found += [part.length for part in parts if isinstance(part, c.Rotary)]
+    return min((count for count in found if count is not None), default=None)
 
 
 def counts_itself(spec: c.Model) -> bool:

@@ -97,8 +97,8 @@ class Model(nn.Module):
         order = self.spec.order or range(len(self.blocks))
         for context.layer, place in enumerate(order):
             read_BTD, one = x_BTD, self.blocks[place]
-            if cache is not None and one.alone and context.layer == len(order) - 1:
-                context.asked = last if last and last < input_ids.shape[1] else None
+            if context.layer == len(order) - 1:
+                context.ask(last, getattr(one, "alone", False) and self.convolution is None)
             again = self.checkpointing and torch.is_grad_enabled() and cache is None
             x_BTD = checkpoint(one, x_BTD, context, use_reentrant=False) if again else one(x_BTD, context)
             if context.layer == 0 and self.convolution is not None:
@@ -118,7 +118,11 @@ class Model(nn.Module):
         )
 
     def generate(self, input_ids: Tensor, attention_mask: Tensor | None = None, **options: Any) -> Tensor:
-        """The tokens and how the model goes on: see `lineage.modules.generation.generate`."""
+        """The tokens and how the model goes on, by the options of `lineage.modules.generation.stream`.
+
+        tokens: at most; choice, stop (the tokens that end a text: the model knows none by itself), fill, start (of a
+        target, with an encoder).
+        """
         from lineage.modules.generation import generate
 
         return generate(self, input_ids, attention_mask, **options)

@@ -116,7 +116,9 @@ def _read(path: Path) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():
-        raise UsageError(f"no golden file {path}", hint="make it with --save-golden")
+        raise UsageError(
+            f"no golden file {path}", hint="make it with lineage verify --save-golden, or pytest --update-golden"
+        )
     try:
         with safe_open(path, framework="pt") as file:
             record = json.loads((file.metadata() or {}).get("lineage", "{}"))

@@ -61,10 +61,13 @@ class Parity(Value):
         """Fail the test, with the whole report, if the results moved."""
         from lineage.errors import LineageError
 
+        found, refused = None, ""
         try:
             found = self.report()
         except LineageError as error:
-            pytest.fail("\n".join([error.message, *error.facts, error.hint or ""]), pytrace=False)
+            refused = "\n".join([error.message, *error.facts, error.hint or ""])
+        if found is None:
+            pytest.fail(refused, pytrace=False)
         if not found.passed:
             pytest.fail("\n".join([f"{found.subject} against {found.against}", *found.lines()]), pytrace=False)
 
