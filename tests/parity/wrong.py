@@ -68,7 +68,7 @@ class SeesOneAhead(Product):
 
 class ForgetsPadding(Product):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, context: Context, *rest: Any) -> Tensor:
-        return super().forward(q, k, v, replace(context, keep_BS=None, _masks={}), *rest)
+        return super().forward(q, k, v, replace(context, keep_BS=None), *rest)
 
 
 class ChunksFromTheStart(Product):
@@ -76,7 +76,7 @@ class ChunksFromTheStart(Product):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, context: Context, *rest: Any) -> Tensor:
         def counted(context: Context, spec: c.Mask) -> Tensor | None:
-            seen = replace(context, keep_BS=None, _masks={}).mask(spec)
+            seen = replace(context, keep_BS=None).mask(spec)
             return seen if context.keep_BS is None else seen & context.keep_BS[:, None, None]
 
         return super().forward(q, k, v, masked(context, counted), *rest)
@@ -179,14 +179,14 @@ class TurnsValuesToo(Written):
 
 class TurnsBackwards(Written):
     def turned(self, q: Tensor, k: Tensor, v: Tensor, context: Context) -> tuple[Tensor, Tensor, Tensor]:
-        return super().turned(q, k, v, replace(context, positions_BT=-context.positions_BT, _tables={}))
+        return super().turned(q, k, v, replace(context, positions_BT=-context.positions_BT))
 
 
 class PositionsFromOneInKeys(Written):
     """Keys one position further on than queries: a cache's offset counted twice."""
 
     def turned(self, q: Tensor, k: Tensor, v: Tensor, context: Context) -> tuple[Tensor, Tensor, Tensor]:
-        later = replace(context, positions_BT=context.positions_BT + 1, _tables={})
+        later = replace(context, positions_BT=context.positions_BT + 1)
         return super().turned(q, k, v, context)[0], super().turned(q, k, v, later)[1], v
 
 

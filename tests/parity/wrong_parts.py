@@ -162,11 +162,11 @@ class WeighsLate(Experts):
 class UpWithoutOne(Experts):
     """A clamped gate times up, and not times up + 1."""
 
-    def each(self, x_xD: Tensor, expert_x: Tensor) -> Tensor:
+    def each(self, x_xD: Tensor, expert_x: Tensor, tokens: int) -> Tensor:
         bias = self.up_bias
         self.up_bias = nn.Parameter(bias - 1)
         try:
-            return super().each(x_xD, expert_x)
+            return super().each(x_xD, expert_x, tokens)
         finally:
             self.up_bias = bias
 
