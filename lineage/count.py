@@ -161,6 +161,14 @@ def reach(mask: c.Mask, seq: int) -> int:
     return (mask.length if isinstance(mask, c.Chunked) else mask.window) or seq
 
 
+def places(model: c.Model) -> int | None:
+    """How many tokens of a text have a place; None if nothing limits it. An encoder's text has places of its own."""
+    tables = [model.embed.positions.reach] if model.embed.positions else []
+    parts = (node.component for block in model.blocks for node in graph.walk(block))
+    angles = [part.length for part in parts if isinstance(part, c.Rotary)]
+    return min((count for count in (*tables, *angles) if count is not None), default=None)
+
+
 def flops(model: c.Model, seq: int = 0) -> int:
     """Operations of one token's forward pass, two for each product with a weight; seq: tokens attended to, too.
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lineage import components as c
-from lineage import graph
+from lineage.count import places
 from lineage.errors import UsageError
 from lineage.modules.cache import Cache
 from lineage.modules.constraints import NONE, Constraints
@@ -170,14 +170,6 @@ def generate(model: Model, input_ids: Tensor, attention_mask: Tensor | None = No
     begun = options.get("start")
     before = begun if isinstance(begun, Tensor) else input_ids
     return torch.cat([before, *(new_B[:, None] for new_B in stream(model, input_ids, attention_mask, **options))], 1)  # type: ignore[arg-type]
-
-
-def places(spec: c.Model) -> int | None:
-    """How many tokens of a text have a place, whatever is asked of them; None if nothing limits it."""
-    found = [spec.embed.positions.reach if spec.embed.positions else None]
-    parts = (node.component for block in spec.blocks for node in graph.walk(block))
-    found += [part.length for part in parts if isinstance(part, c.Rotary)]
-    return min((count for count in found if count is not None), default=None)
 
 
 def counts_itself(spec: c.Model) -> bool:

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from lineage import components as c
 from lineage.errors import UsageError
-from lineage.modules.scaling import frequencies
+from lineage.modules.scaling import scaled
 
 
 def turn(x_BHTW: Tensor, table: tuple[Tensor, Tensor], spec: c.Rotary) -> Tensor:
@@ -28,7 +28,10 @@ def table(spec: c.Rotary, positions_BT: Tensor, dtype: torch.dtype, length: int)
         raise UsageError(f"{length} tokens, and {spec.length} places have an angle")
     exact = torch.float64 if dtype == torch.float64 else torch.float32
     with torch.autocast(positions_BT.device.type, enabled=False):
-        frequencies_P, factor = frequencies(spec, length, exact)
+        powers_P = torch.arange(0, spec.width, 2, dtype=exact) / spec.width
+        frequencies_P, factor = 1.0 / spec.theta**powers_P, 1.0
+        if spec.scaling is not None:
+            frequencies_P, factor = scaled(spec, spec.scaling, powers_P, length)
         angles_BTP = positions_BT[..., None].to(exact) * frequencies_P.to(positions_BT.device)
         both = (angles_BTP.cos() * factor, angles_BTP.sin() * factor)
         cos_BTP, sin_BTP = both if spec.rounded == "result" else (part.to(dtype) for part in both)

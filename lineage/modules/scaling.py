@@ -1,4 +1,4 @@
-"""Frequencies of rotary positions, and how they are stretched for longer texts. P pairs of channels."""
+"""Frequencies of rotary positions, stretched for longer texts. P pairs of channels."""
 
 import math
 
@@ -8,12 +8,12 @@ from torch import Tensor
 from lineage import components as c
 
 
-def frequencies(spec: c.Rotary, length: int, dtype: torch.dtype) -> tuple[Tensor, float]:
-    """Radians a position for each pair, and what cosines and sines are multiplied by."""
-    powers_P = torch.arange(0, spec.width, 2, dtype=dtype) / spec.width
-    plain_P, scaling = 1.0 / spec.theta**powers_P, spec.scaling
-    if scaling is None:
-        return plain_P, 1.0
+def scaled(spec: c.Rotary, scaling: c.Scaling, powers_P: Tensor, length: int) -> tuple[Tensor, float]:
+    """Radians a position for each pair, and what cosines and sines are multiplied by.
+
+    powers_P: of theta, whose inverse the plain frequencies are. length: of the text.
+    """
+    plain_P = 1.0 / spec.theta**powers_P
     if isinstance(scaling, c.Linear):
         return plain_P / scaling.factor, 1.0
     if isinstance(scaling, c.Dynamic):
@@ -22,7 +22,7 @@ def frequencies(spec: c.Rotary, length: int, dtype: torch.dtype) -> tuple[Tensor
         return 1.0 / theta**powers_P, 1.0
     if isinstance(scaling, c.LongRope):
         longer = length > scaling.length
-        factors_P = torch.tensor(scaling.long if longer else scaling.short, dtype=dtype)
+        factors_P = torch.tensor(scaling.long if longer else scaling.short, dtype=powers_P.dtype)
         return 1.0 / (factors_P * spec.theta**powers_P), scaling.long_attention if longer else scaling.attention
     if isinstance(scaling, c.Banded):
         return _banded(plain_P, scaling), 1.0

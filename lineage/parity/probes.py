@@ -7,6 +7,7 @@ from torch import Tensor
 
 from lineage import components as c
 from lineage import graph
+from lineage.count import places
 from lineage.errors import UsageError
 from lineage.values import Value
 
@@ -46,9 +47,8 @@ class Probe(Value):
 
 def usable_length(spec: c.Model) -> int:
     """How many tokens the model can take; ENDLESS where nothing limits it."""
-    tables = [one.embed.positions.reach for one in (spec, spec.encoder) if one and one.embed.positions]
-    angles = [node.component.length for node in graph.walk(spec) if isinstance(node.component, c.Rotary)]
-    return min((length for length in (*tables, *angles) if length is not None), default=ENDLESS)
+    found = [places(one) for one in (spec, spec.encoder) if one]
+    return min((length for length in found if length is not None), default=ENDLESS)
 
 
 def steady_length(spec: c.Model) -> int:
